@@ -1,0 +1,31 @@
+"""`marin`: the commands, and how every one of them fails.
+
+Each command lives in a module of its own that imports its part only when it runs, so `marin
+--help` stays quick.
+"""
+
+import sys
+
+import typer
+
+from marin.errors import MarinError
+
+app = typer.Typer(
+    name="marin",
+    help="From raw documents to a trained mixture-of-experts model.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+def main() -> None:
+    """Runs the command line. A mistake of the user is one line on stderr and exit code 2."""
+    try:
+        app()
+    except MarinError as error:
+        print(f"marin: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("marin: interrupted; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,1 @@
+"""The one place for differences between JAX 0.10, 0.11 and 0.12."""

@@ -1,0 +1,42 @@
+"""Files that are either complete or absent."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PARTIAL_PREFIX = ".partial-"
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yields a temporary path beside `path`; when the block ends well, it becomes `path`.
+
+    The content is flushed to disk before the rename, and the rename before the return, so that
+    after a crash `path` is the old file, the new one, or absent, but never a part of one.
+    """
+    partial = path.with_name(f"{PARTIAL_PREFIX}{os.getpid()}-{path.name}")
+    try:
+        yield partial
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes `value` as indented JSON with sorted keys, atomically."""
+    with atomic_file(path) as partial:
+        partial.write_text(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

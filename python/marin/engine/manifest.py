@@ -1,0 +1,127 @@
+"""`manifest.json`: what a directory holds, from what it was made, and that it is complete.
+
+The manifest is written last and atomically, so a directory without one is unfinished. Its
+fingerprint names the content: two directories made by the same stage with the same parameters
+from the same inputs, byte for byte, have the same one.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from marin._native import xxh3_bytes, xxh3_file
+from marin.engine.files import write_json
+from marin.errors import MarinError
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of the directory. `name` is relative to it, with `/` between folders."""
+
+    name: str
+    rows: int
+    bytes: int
+    xxh3: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What `manifest.json` says.
+
+    `parameters` and `inputs` decide what is computed: JSON values, and fingerprints of the inputs
+    by name. `summary` holds results (counts, tables) that readers want without opening files; it
+    takes no part in the fingerprint.
+    """
+
+    stage: str
+    parameters: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    files: tuple[FileEntry, ...]
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hex digits over everything but the summary."""
+        identity = asdict(self)
+        del identity["summary"]
+        return fingerprint(identity)
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+
+def fingerprint(value: Any) -> str:
+    """32 hex digits that name a JSON value, independent of the order of keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return xxh3_bytes(text.encode())
+
+
+def write_manifest(
+    directory: Path,
+    stage: str,
+    *,
+    parameters: Mapping[str, Any],
+    inputs: Mapping[str, str],
+    rows: Mapping[str, int],
+    summary: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Finishes `directory`: checksums the files named in `rows` and writes the manifest."""
+    files = tuple(
+        FileEntry(
+            name=name,
+            rows=rows[name],
+            bytes=(directory / name).stat().st_size,
+            xxh3=xxh3_file(directory / name),
+        )
+        for name in sorted(rows)
+    )
+    manifest = Manifest(stage, dict(parameters), dict(inputs), files, dict(summary or {}))
+    write_json(directory / MANIFEST_NAME, asdict(manifest))
+    return manifest
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Reads the manifest of a finished directory.
+
+    Raises:
+      MarinError: there is none, it cannot be read, or it is of another format version.
+    """
+    path = directory / MANIFEST_NAME
+    try:
+        raw = json.loads(path.read_text())
+        files = tuple(FileEntry(**entry) for entry in raw.pop("files"))
+        manifest = Manifest(files=files, **raw)
+    except FileNotFoundError:
+        raise MarinError(
+            f"{directory}: no {MANIFEST_NAME}, so it is unfinished or not a directory of marin's; "
+            "run the stage that writes it"
+        ) from None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise MarinError(
+            f"{path}: not a readable manifest ({error}); run its stage again"
+        ) from None
+    if manifest.format_version != FORMAT_VERSION:
+        raise MarinError(
+            f"{path}: format version {manifest.format_version}, expected {FORMAT_VERSION}; "
+            "run its stage again with this version of marin"
+        )
+    return manifest
+
+
+def verify_files(directory: Path, manifest: Manifest, *, content: bool = True) -> Iterable[str]:
+    """Yields one line for every file that is missing, or differs in size or checksum."""
+    for entry in manifest.files:
+        path = directory / entry.name
+        if not path.is_file():
+            yield f"{path}: missing"
+        elif path.stat().st_size != entry.bytes:
+            yield f"{path}: {path.stat().st_size} bytes, the manifest says {entry.bytes}"
+        elif content and xxh3_file(path) != entry.xxh3:
+            yield f"{path}: content differs from the checksum in the manifest"

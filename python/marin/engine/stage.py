@@ -1,0 +1,95 @@
+"""A stage: a function from input directories and parameters to one output directory.
+
+The directory's name carries a hash of parameters and inputs, so a changed parameter is another
+directory and a finished one is never redone:
+
+    with stage_directory(root, "dedup", parameters, inputs) as stage:
+        if not stage.finished:
+            ... write files below stage.path ...
+            stage.finish(rows={"part-00000.parquet": 10}, summary={...})
+    stage.manifest
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marin.engine.files import PARTIAL_PREFIX
+from marin.engine.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    fingerprint,
+    read_manifest,
+    verify_files,
+    write_manifest,
+)
+from marin.errors import MarinError
+
+_HASH_DIGITS = 12
+
+
+@dataclass
+class StageDir:
+    """The directory of one stage; `manifest` is set once it is finished."""
+
+    path: Path
+    stage: str
+    parameters: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    _manifest: Manifest | None
+
+    @property
+    def finished(self) -> bool:
+        return self._manifest is not None
+
+    @property
+    def manifest(self) -> Manifest:
+        if self._manifest is None:
+            raise RuntimeError(f"stage {self.stage} in {self.path} has not been finished")
+        return self._manifest
+
+    def finish(self, rows: Mapping[str, int], summary: Mapping[str, Any] | None = None) -> None:
+        """Writes the manifest: `rows` names every file of the directory with its rows."""
+        self._manifest = write_manifest(
+            self.path,
+            self.stage,
+            parameters=self.parameters,
+            inputs=self.inputs,
+            rows=rows,
+            summary=summary,
+        )
+
+
+@contextmanager
+def stage_directory(
+    root: Path, stage: str, parameters: Mapping[str, Any], inputs: Mapping[str, str]
+) -> Iterator[StageDir]:
+    """Opens `root/<stage>-<hash of parameters and inputs>` and sweeps what a killed run left.
+
+    Whole files of an unfinished stage stay, so that it can go on from them; partial ones go. A
+    finished directory whose files are missing or cut counts as unfinished: its manifest goes.
+    """
+    identity = {"stage": stage, "parameters": parameters, "inputs": inputs}
+    path = root / f"{stage}-{fingerprint(identity)[:_HASH_DIGITS]}"
+    path.mkdir(parents=True, exist_ok=True)
+    manifest = finished_stage(path)
+    if manifest is None:
+        (path / MANIFEST_NAME).unlink(missing_ok=True)
+        for partial in path.rglob(f"{PARTIAL_PREFIX}*"):
+            partial.unlink(missing_ok=True)
+    stage_dir = StageDir(path, stage, parameters, inputs, manifest)
+    yield stage_dir
+    if not stage_dir.finished:
+        raise RuntimeError(f"stage {stage} ended without finish() in {path}")
+
+
+def finished_stage(path: Path) -> Manifest | None:
+    """The manifest of `path` if all of its files are there in their full size, else None."""
+    try:
+        manifest = read_manifest(path)
+    except MarinError:
+        return None
+    damaged = any(True for _ in verify_files(path, manifest, content=False))
+    return None if damaged else manifest

@@ -1,0 +1,1 @@
+//! Embedding and quality of documents.

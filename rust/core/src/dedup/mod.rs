@@ -1,0 +1,1 @@
+//! Fuzzy deduplication: MinHash proposes, the text decides.

@@ -1,0 +1,1 @@
+//! Exact quotas and the order of rows and documents.
