@@ -8,6 +8,8 @@ import sys
 
 import typer
 
+from marin.cli.quickstart import quickstart
+from marin.cli.report import report
 from marin.errors import MarinError
 
 app = typer.Typer(
@@ -17,6 +19,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+# In the order of the data flow, which is the order in `marin --help`. Groups: app.add_typer.
+app.command()(quickstart)
+app.command()(report)
 
 
 def main() -> None:

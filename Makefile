@@ -1,0 +1,55 @@
+# Two commands: `make quickstart` runs the whole pipeline, `make test` tests it.
+# Everything is installed into $(VENV) from python3 and cargo; nothing else is touched.
+
+PYTHON ?= python3
+VENV   ?= .venv
+WORKERS ?= 2
+
+BIN := $(VENV)/bin
+RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
+
+.PHONY: quickstart test test-rust test-python lint format bench clean
+.DELETE_ON_ERROR:
+
+quickstart: $(VENV)/.built
+	$(BIN)/marin quickstart
+
+test: test-rust test-python
+
+test-rust:
+	@command -v cargo >/dev/null || { echo "marin: cargo is missing; install Rust 1.88 or newer (package rustup)" >&2; exit 2; }
+	cargo test --release --locked --package marin-core
+
+test-python: $(VENV)/.built
+	$(BIN)/python -m pytest --numprocesses $(WORKERS)
+
+lint: $(VENV)/.built
+	cargo fmt --all --check
+	cargo clippy --release --locked --workspace --all-targets -- --deny warnings
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.built
+	cargo fmt --all
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.built
+	$(BIN)/python benches/run.py
+
+clean:
+	rm -rf $(VENV) target python/marin/_native.abi3.so
+
+# The environment: dependencies when pyproject.toml changes, the Rust module when its sources do.
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "marin: $(PYTHON) is missing or older than 3.11; install Python 3.11+ or set PYTHON=/path/to/python3" >&2; exit 2; }
+	@command -v cargo >/dev/null || { echo "marin: cargo is missing; install Rust 1.88 or newer (package rustup)" >&2; exit 2; }
+	@command -v cc >/dev/null || { echo "marin: cc is missing; install a C linker (package gcc)" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { echo "marin: $(PYTHON) cannot make a virtual environment; install its venv module (package python3-venv)" >&2; exit 2; }
+	$(BIN)/python -m pip install --quiet --upgrade pip 'maturin>=1.9,<2'
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.python pyproject.toml $(RUST_SOURCES)
+	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --release --locked --extras dev
+	@touch $@

@@ -1,0 +1,90 @@
+"""Pages: every text is escaped, nothing is loaded, the same data gives the same bytes."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marin.errors import MarinError
+from marin.report import Page, charts, read_metrics, write_run_report
+
+HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>&\"'{{ 7*7 }}$\\frac{"
+
+
+def test_hostile_texts_are_escaped_wherever_they_stand() -> None:
+    page = Page(HOSTILE, HOSTILE, HOSTILE)
+    section = page.section(HOSTILE, HOSTILE)
+    section.fact(HOSTILE, HOSTILE)
+    section.table([HOSTILE], [[HOSTILE]])
+    section.pair((HOSTILE, HOSTILE), (HOSTILE, HOSTILE))
+    section.plot(HOSTILE, charts.bars([HOSTILE], {HOSTILE: [1.0], "b": [2.0]}, y=HOSTILE))
+    html = page.html()
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "49" not in re.sub(r"<svg.*?</svg>|<style.*?</style>", "", html, flags=re.DOTALL)
+
+
+def test_a_page_loads_nothing_from_elsewhere() -> None:
+    page = Page("t")
+    page.section("s").plot("p", charts.lines({"a": ([0, 1], [1.0, 2.0])}, x="x", y="y"))
+    assert not re.search(r"(src|href)=\"(?!#)", re.sub(r"xlink:href=\"#", "", page.html()))
+    assert "default-src 'none'" in page.html()
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.text(max_size=40))
+def test_a_plot_is_well_formed_for_any_label(label: str) -> None:
+    svg = charts.lines({label: ([0, 1], [1.0, 2.0])}, x=label, y="y", events={label: 0.5})
+    ET.fromstring(str(svg).replace("xlink:href", "href"))
+
+
+def test_the_same_data_gives_the_same_bytes() -> None:
+    def draw() -> str:
+        return charts.heatmap([[0.5, 1.0], [1.5, 1.0]], x="x", y="y", label="l", center=1.0)
+
+    assert draw() == draw()
+
+
+def test_lone_surrogates_do_not_stop_a_page(tmp_path: Path) -> None:
+    page = Page("t")
+    page.section("s").pair(("a", "\ud800 x"))
+    page.write(tmp_path / "p.html")
+    assert "\\ud800 x" in (tmp_path / "p.html").read_text()
+
+
+def record(step: int, **more: object) -> dict[str, object]:
+    return {
+        "step": step, "tokens": step * 64, "loss": 5.0 / step, "grad_norm": 1.0, "seq_len": 512,
+        "phase": "main", "lr/muonh": 0.1, "drop_fraction": 0.0, "router_entropy": 1.0,
+        "assigned": 128, "dropped_sender": 0, "dropped_receiver": 1, "time/data": 0.01,
+        "time/step": 0.1, "tokens_per_second": 640.0, "expert_load": [[0.5, 0.5], [0.4, 0.6]],
+        **more,
+    }  # fmt: skip
+
+
+def test_a_run_report_is_drawn_from_its_metrics(tmp_path: Path) -> None:
+    lines = [record(1, unigram_loss=6.5), record(2), record(3, seq_len=1024, phase="cool")]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "metrics.jsonl").write_text(text + '{"step": 4, "lo')
+    html = write_run_report(tmp_path).read_text()
+    assert "rows of 1,024" in html
+    assert "phase cool" in html
+    assert "6.5" in html
+    assert f"{100 * 3 / 384:.3f} %" in html
+
+
+def test_a_report_without_steps_says_so(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert "not logged a step" in write_run_report(tmp_path).read_text()
+
+
+def test_a_missing_or_broken_run_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(MarinError, match=r"metrics\.jsonl"):
+        read_metrics(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text("{}\nnonsense\n{}\n")
+    with pytest.raises(MarinError, match="line 2"):
+        read_metrics(tmp_path)
