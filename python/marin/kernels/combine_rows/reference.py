@@ -1,0 +1,30 @@
+"""The meaning of `combine_rows`."""
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+
+def combine_rows(
+    rows: Float[Array, "R w"],
+    slots: Int[Array, "T K"],
+    weights: Float[Array, "T K"],
+    dtype: DTypeLike,
+) -> Float[Array, "T w"]:
+    """Token `t` is the sum over `j` of `weights[t, j] * rows[slots[t, j]]`; slot -1 adds nothing.
+
+    Summed in float32 in the order of `j` and rounded once to `dtype`.
+    """
+    total = jnp.zeros((slots.shape[0], rows.shape[1]), jnp.float32)
+    for j in range(slots.shape[1]):
+        row = rows.at[slots[:, j]].get(mode="fill", fill_value=0, wrap_negative_indices=False)
+        total += weights[:, j, None] * row.astype(jnp.float32)
+    return total.astype(dtype)
+
+
+def row_dots(
+    rows: Float[Array, "R w"], dy: Float[Array, "T w"], sources: Int[Array, " R"]
+) -> Float[Array, " R"]:
+    """The float32 dot product of row `r` with `dy[sources[r]]`; zero where `sources[r]` is -1."""
+    other = dy.at[sources].get(mode="fill", fill_value=0, wrap_negative_indices=False)
+    return jnp.einsum("rw,rw->r", rows, other, preferred_element_type=jnp.float32)

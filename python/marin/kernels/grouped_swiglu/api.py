@@ -1,0 +1,72 @@
+"""`grouped_swiglu` with its gradient and the block size that suits the device."""
+
+from functools import partial
+
+import jax
+from jaxtyping import Array, Float, Int
+
+from marin.kernels.backend import Backend, choose
+from marin.kernels.grouped_swiglu import reference
+
+# Rows per block. A CPU's matrix product is at its rate with few rows, and fewer mean less padding.
+_BLOCK: dict[Backend, int] = {"reference": 64, "pallas_gpu": 128}
+
+
+def block_rows(backend: Backend | None = None) -> int:
+    """Rows per block that the implementation wants; see `layout.block_layout`."""
+    return _BLOCK[choose("grouped_swiglu", backend)]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(6,))
+def grouped_swiglu(
+    rows: Float[Array, "R w"],
+    expert_of_block: Int[Array, " N"],
+    blocks_used: Int[Array, ""],
+    gate: Float[Array, "E w m"],
+    up: Float[Array, "E w m"],
+    down: Float[Array, "E m w"],
+    backend: Backend | None = None,
+) -> Float[Array, "R w"]:
+    """`(silu(x gate_e) * (x up_e)) down_e` for each block of R / N rows with its own expert `e`.
+
+    Rows of unused blocks must be zero and give zero. Weights are rounded to the type of `rows`
+    first; sums are float32; the result has the type of `rows`; gradients of the weights are summed
+    in float32 and rounded once to the weights' own type, so float32 weights with bfloat16 rows
+    receive float32 gradients.
+    """
+    return _forward(rows, expert_of_block, blocks_used, gate, up, down, backend)[0]
+
+
+def _forward(
+    rows: Array,
+    expert_of_block: Array,
+    blocks_used: Array,
+    gate: Array,
+    up: Array,
+    down: Array,
+    backend: Backend | None,
+) -> tuple[Array, tuple[Array, ...]]:
+    blocks = (rows, expert_of_block, blocks_used)
+    g, u, d = (p.astype(rows.dtype) for p in (gate, up, down))
+    y, gate_rows, up_rows = reference.forward(*blocks, g, u, d)
+    return y, (*blocks, gate, up, down, gate_rows, up_rows)
+
+
+def _backward(
+    backend: Backend | None, saved: tuple[Array, ...], dy: Array
+) -> tuple[Array, None, None, Array, Array, Array]:
+    rows, expert_of_block, blocks_used, gate, up, down, gate_rows, up_rows = saved
+    blocks = (rows, expert_of_block, blocks_used)
+    g, u, d = (p.astype(rows.dtype) for p in (gate, up, down))
+    dx, d_gate, d_up, d_down = reference.backward(*blocks, g, u, d, gate_rows, up_rows, dy)
+    return (
+        dx,
+        None,
+        None,
+        d_gate.astype(gate.dtype),
+        d_up.astype(up.dtype),
+        d_down.astype(down.dtype),
+    )
+
+
+grouped_swiglu.defvjp(_forward, _backward)
