@@ -5,7 +5,11 @@ arrays with `pa.array(x)`, or record batches with `pa.record_batch(x)`. Nothing 
 """
 
 import os
+from collections.abc import Sequence
 from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 __version__: str
 
@@ -32,4 +36,120 @@ def xxh3_bytes(data: bytes) -> str:
 
 # packing
 
+class Packer:
+    """Documents of one cell on their way into rows (`policy`: best-fit, concat or truncate).
+
+    Raises `ValueError` for arguments out of range.
+    """
+
+    def __init__(
+        self, policy: str, max_segments: int, min_fill: float, row_length: int
+    ) -> None: ...
+    def set_row_length(self, row_length: int) -> None:
+        """Rows packed from here on have `row_length` tokens; waiting documents keep waiting."""
+
+    def push(self, documents: NDArray[np.int64], lengths: NDArray[np.int64], enough: int) -> int:
+        """Adds the next documents in order until `ready_tokens` reaches `enough`.
+
+        Returns how many were taken.
+        """
+
+    @property
+    def ready_tokens(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def waiting_tokens(self) -> int: ...
+    @property
+    def counts(self) -> dict[str, int]: ...
+    def pack(
+        self, wanted: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+        """At most `wanted` rows: offsets [rows + 1], and per piece document, start and length.
+
+        Exactly `wanted` if `ready_tokens` are enough for them and `min_fill` does not forbid it.
+        """
+
+class StoreCell:
+    """Tokens of one cell: `chunks` are (index of the file, position of the first token value in
+    it in bytes, large_list<uint32> whose offsets are used), in the order of documents."""
+
+    def __init__(self, files: list[str], chunks: list[tuple[int, int, ArrowLike]]) -> None: ...
+    @property
+    def documents(self) -> int: ...
+    def lengths(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tokens of each document. Raises `ValueError` for one that is not there."""
+
+class PlanRows:
+    """Rows of one stage and cell: chunks of list<struct<document, start, length>>."""
+
+    def __init__(self, chunks: list[ArrowLike]) -> None: ...
+    @property
+    def rows(self) -> int: ...
+    def pieces(
+        self, index: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+        """Pieces of the given rows: offsets, and per piece document, start and length."""
+
+def assemble_rows(
+    sources: Sequence[tuple[PlanRows, StoreCell] | None],
+    cell: NDArray[np.uint16],
+    index: NDArray[np.int64],
+    row_length: int,
+    tokens: NDArray[np.int32],
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Fills `tokens` [rows * row_length] with row `index[i]` of `sources[cell[i]]`, zero-padded.
+
+    Returns segment offsets [rows + 1] and lengths. Raises `ValueError` where plan and store differ.
+    """
+
 # stream
+
+class Shard:
+    """An open shard; each block is checked against its xxh3 before use.
+
+    `block_table` [blocks, 7]: offset, bytes, rows, and positions in the block of tokens, segment
+    offsets, segment lengths and cells. Raises `ValueError` that names file, batch and row.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        bytes: int,
+        frame: int,
+        row_length: int,
+        rows_per_block: int,
+        block_table: NDArray[np.int64],
+        block_xxh3: NDArray[np.uint64],
+        row_xxh3: NDArray[np.uint64],
+    ) -> None: ...
+    @property
+    def rows(self) -> int: ...
+    def read(
+        self,
+        first: int,
+        tokens: NDArray[np.int32],
+        segment_ids: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        loss_mask: NDArray[np.uint8],
+        cells: NDArray[np.uint16],
+    ) -> None:
+        """Fills flat arrays with the rows from `first` on, as many as `cells` has elements."""
+
+    def verify(self) -> None:
+        """Checks all blocks."""
+
+def checksum_shard(
+    path: str, row_length: int, block_table: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64], int]:
+    """xxh3 of each block, of each row, and of the rest of the file."""
+
+def derive_rows(
+    segment_offsets: NDArray[np.int32],
+    segment_lengths: NDArray[np.int32],
+    row_length: int,
+    segment_ids: NDArray[np.int32],
+    positions: NDArray[np.int32],
+    loss_mask: NDArray[np.uint8],
+) -> None:
+    """Fills the flat arrays [rows * row_length] from the lengths of each row's documents."""

@@ -3,6 +3,7 @@
 //! Every fast path has a slow, obvious twin in its tests. Nothing here keeps global state, so the
 //! crate is safe in a process that forks: threads live only as long as the call that needs them.
 
+pub mod bytes;
 pub mod checksum;
 pub mod datakit;
 pub mod dedup;

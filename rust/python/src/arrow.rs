@@ -41,7 +41,6 @@ impl ArrowArray {
 }
 
 /// An argument of a bound function: `ArrowIn(array)`.
-#[allow(dead_code)]
 pub struct ArrowIn(pub ArrayRef);
 
 impl<'py> FromPyObject<'_, 'py> for ArrowIn {

@@ -73,7 +73,7 @@ impl CapacityIndex {
     /// The least set position that is at least `at`.
     fn first_from(&self, mut at: usize) -> Option<usize> {
         for (depth, level) in self.levels.iter().enumerate() {
-            let Some(&word) = level.get(at / WORD_BITS) else { return None };
+            let word = level.get(at / WORD_BITS)?;
             let rest = word & (u64::MAX << (at % WORD_BITS));
             if rest != 0 {
                 at = at / WORD_BITS * WORD_BITS + rest.trailing_zeros() as usize;

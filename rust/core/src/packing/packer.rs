@@ -162,7 +162,8 @@ impl Packer {
         };
         self.ready = self.queue.iter().map(|waiting| self.usable(waiting.piece.length)).sum();
         self.counts.rows += rows.len() as i64;
-        self.counts.packed_tokens += rows.length.iter().map(|&length| i64::from(length)).sum::<i64>();
+        self.counts.packed_tokens +=
+            rows.length.iter().map(|&length| i64::from(length)).sum::<i64>();
         Ok(rows)
     }
 
@@ -197,8 +198,7 @@ impl Packer {
         for (position, &row) in leaving.iter().enumerate() {
             place[row as usize] = position as u32;
         }
-        let mut rows =
-            Rows::with_counts(leaving.iter().map(|&row| assigned.pieces[row as usize]))?;
+        let mut rows = Rows::with_counts(leaving.iter().map(|&row| assigned.pieces[row as usize]))?;
         let mut next: Vec<i32> = rows.offsets[..leaving.len()].to_vec();
         self.queue.clear();
         for (candidate, &row) in candidates.iter().zip(&assigned.row) {

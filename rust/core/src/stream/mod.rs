@@ -1,1 +1,7 @@
 //! Rows into batches.
+
+mod derive;
+mod shard;
+
+pub use derive::{RowsOut, derive_row, derive_rows};
+pub use shard::{Block, Geometry, Shard, checksum_blocks};

@@ -1,0 +1,181 @@
+"""One shard: rows in an Arrow IPC file, and beside it an index with the checksums of its blocks.
+
+The index says where the buffers of each record batch (block) lie in the file, the xxh3 of each
+block and of each row, and of the frame, which is what the file holds outside of its blocks. The
+manifest vouches for the index, the index for every byte of the shard.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from marin._native import Shard, checksum_shard
+from marin.engine import atomic_file
+from marin.errors import MarinError
+from marin.packing.config import ShardConfig
+from marin.packing.planned import PlannedRows
+
+INDEX_SCHEMA = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("bytes", pa.int64()),
+        ("rows", pa.int64()),
+        ("tokens_at", pa.int64()),
+        ("segment_offsets_at", pa.int64()),
+        ("segments_at", pa.int64()),
+        ("cells_at", pa.int64()),
+        ("xxh3", pa.uint64()),
+        ("row_xxh3", pa.large_list(pa.uint64())),
+    ]
+)
+REPAIR = "run marin pack --verify to repair it"
+_TABLE = INDEX_SCHEMA.names[:7]
+
+
+@dataclass(frozen=True)
+class ShardPlace:
+    """Which rows stand in a shard. Rows are counted through the whole run."""
+
+    number: int
+    first_row: int
+    rows: int
+    row_length: int
+    rows_per_block: int
+
+    @property
+    def name(self) -> str:
+        return f"part-{self.number:05d}.arrow"
+
+    @property
+    def index_name(self) -> str:
+        return f"index/part-{self.number:05d}.arrow"
+
+
+def places(stages: list[tuple[int, int]], config: ShardConfig) -> list[ShardPlace]:
+    """The shards of a run whose stages have (rows, row length); none mixes row lengths."""
+    found: list[ShardPlace] = []
+    first = 0
+    for rows, row_length in stages:
+        rows_per_block = max(1, config.block_tokens // row_length)
+        blocks_per_shard = max(1, config.shard_tokens // (rows_per_block * row_length))
+        rows_per_shard = rows_per_block * blocks_per_shard
+        for start in range(0, rows, rows_per_shard):
+            count = min(rows_per_shard, rows - start)
+            found.append(ShardPlace(len(found), first + start, count, row_length, rows_per_block))
+        first += rows
+    return found
+
+
+def shard_schema(row_length: int, cells: list[str], documents: bool) -> pa.Schema:
+    fields = [
+        pa.field("tokens", pa.list_(pa.int32(), row_length), nullable=False),
+        pa.field("segments", pa.list_(pa.int32()), nullable=False),
+        pa.field("cell", pa.uint16(), nullable=False),
+    ]
+    if documents:
+        fields.append(pa.field("documents", pa.list_(pa.string()), nullable=False))
+    return pa.schema(fields, metadata={"cells": json.dumps(cells)})
+
+
+def write_shard(
+    directory: Path, place: ShardPlace, source: PlannedRows, cells: list[str], documents: bool
+) -> None:
+    """Writes a shard and then its index, each atomically."""
+    schema = shard_schema(place.row_length, cells, documents)
+    with atomic_file(directory / place.name) as partial:
+        bounds = []
+        with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            for start in range(0, place.rows, place.rows_per_block):
+                count = min(place.rows_per_block, place.rows - start)
+                batch = _block(source, place.first_row + start, count, schema)
+                begin = sink.tell()
+                writer.write_batch(batch)
+                bounds.append((begin, sink.tell()))
+        index = _index(partial, place, bounds)
+    with (
+        atomic_file(directory / place.index_name) as partial,
+        pa.OSFile(str(partial), "wb") as sink,
+        pa.ipc.new_file(sink, index.schema) as writer,
+    ):
+        writer.write_batch(index)
+
+
+def _block(source: PlannedRows, first: int, count: int, schema: pa.Schema) -> pa.RecordBatch:
+    row_length = schema.field("tokens").type.list_size
+    tokens = np.empty(count * row_length, np.int32)
+    cells, offsets, lengths = source.assemble(first, count, row_length, tokens)
+    columns = [
+        pa.FixedSizeListArray.from_arrays(pa.array(tokens), row_length),
+        pa.ListArray.from_arrays(pa.array(offsets), pa.array(lengths)),
+        pa.array(cells),
+    ]
+    if "documents" in schema.names:
+        columns.append(source.document_ids(first, count, row_length))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _index(path: Path, place: ShardPlace, bounds: list[tuple[int, int]]) -> pa.RecordBatch:
+    mapped = pa.memory_map(str(path)).read_buffer()
+    reader = pa.ipc.open_file(pa.BufferReader(mapped))
+    table = np.zeros((len(bounds), len(_TABLE)), np.int64)
+    for number, (begin, end) in enumerate(bounds):
+        batch = reader.get_batch(number)
+        segments = batch.column("segments").buffers()
+        buffers = [
+            batch.column("tokens").values.buffers()[1],
+            segments[1],
+            segments[3],
+            batch.column("cell").buffers()[1],
+        ]
+        at = [buffer.address - mapped.address - begin for buffer in buffers]
+        table[number] = [begin, end - begin, batch.num_rows, *at]
+    block_xxh3, row_xxh3, frame = checksum_shard(str(path), place.row_length, table)
+    row_ends = np.concatenate([[0], np.cumsum(table[:, 2])])
+    columns = [pa.array(np.ascontiguousarray(column)) for column in table.T]
+    columns.append(pa.array(block_xxh3))
+    columns.append(pa.LargeListArray.from_arrays(pa.array(row_ends), pa.array(row_xxh3)))
+    metadata = {
+        "frame": f"{frame:016x}",
+        "bytes": str(mapped.size),
+        "first_row": str(place.first_row),
+        "row_length": str(place.row_length),
+        "rows_per_block": str(place.rows_per_block),
+    }
+    return pa.RecordBatch.from_arrays(columns, schema=INDEX_SCHEMA.with_metadata(metadata))
+
+
+def open_shard(directory: Path, place: ShardPlace) -> Shard:
+    """Opens a shard by its index, which the caller has checked against the manifest.
+
+    Raises:
+      MarinError: the shard or its index is damaged or is not the one of `place`.
+    """
+    path = directory / place.index_name
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        index = pa.Table.from_batches(
+            [reader.get_batch(number) for number in range(reader.num_record_batches)],
+            reader.schema,
+        )
+        metadata = {key.decode(): value.decode() for key, value in index.schema.metadata.items()}
+        found = tuple(int(metadata[name]) for name in ("first_row", "row_length", "rows_per_block"))
+        if found != (place.first_row, place.row_length, place.rows_per_block):
+            raise MarinError(f"{path}: the index of other rows; {REPAIR}")
+        table = np.stack([index.column(name).to_numpy() for name in _TABLE], axis=1)
+        return Shard(
+            str(directory / place.name),
+            int(metadata["bytes"]),
+            int(metadata["frame"], 16),
+            place.row_length,
+            place.rows_per_block,
+            np.ascontiguousarray(table),
+            index.column("xxh3").to_numpy(),
+            index.column("row_xxh3").combine_chunks().flatten().to_numpy(),
+        )
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise MarinError(f"{path}: not a readable index ({error}); {REPAIR}") from None
+    except ValueError as error:
+        raise MarinError(f"{error}; {REPAIR}") from None

@@ -1,0 +1,112 @@
+"""Reads a store: documents and tokens of each cell, as Arrow files."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+
+from marin._native import StoreCell
+from marin.engine import Manifest, read_manifest
+from marin.errors import MarinError
+
+TOKENS_TYPE = pa.large_list(pa.uint32())
+_STAGE = "store"
+
+
+@dataclass(frozen=True)
+class CellInfo:
+    documents: int
+    tokens: int
+
+
+class Store:
+    """A finished store directory.
+
+    Raises:
+      MarinError: it is unfinished, of another stage, or a file is not as the contract says.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self.manifest: Manifest = read_manifest(self.path)
+        if self.manifest.stage != _STAGE:
+            raise MarinError(
+                f"{self.path}: a directory of stage {self.manifest.stage}, expected {_STAGE}"
+            )
+
+    @cached_property
+    def cells(self) -> dict[str, CellInfo]:
+        """Documents and tokens by cell, from the manifest."""
+        cells = self.manifest.summary["cells"]
+        return {
+            name: CellInfo(int(cell["documents"]), int(cell["tokens"]))
+            for name, cell in sorted(cells.items())
+        }
+
+    @property
+    def tokenizer_hash(self) -> str:
+        return str(self.manifest.summary["tokenizer"]["hash"])
+
+    def files(self, cell: str) -> list[Path]:
+        """The Arrow files of a cell, in the order that numbers its documents."""
+        prefix = f"{cell}/"
+        names = sorted(file.name for file in self.manifest.files if file.name.startswith(prefix))
+        return [self.path / name for name in names]
+
+    def cell(self, name: str) -> StoreCell:
+        """Opens the tokens of a cell for reading by document."""
+        files = self.files(name)
+        chunks = [
+            (number, position, tokens)
+            for number, path in enumerate(files)
+            for position, tokens in _token_chunks(path)
+        ]
+        opened = StoreCell([str(path) for path in files], chunks)
+        if name in self.cells and opened.documents != self.cells[name].documents:
+            raise MarinError(
+                f"{self.path}: cell {name} holds {opened.documents} documents, the manifest says "
+                f"{self.cells[name].documents}; build the store again"
+            )
+        return opened
+
+    def ids(self, name: str) -> pa.ChunkedArray:
+        """The documents' ids, in their order."""
+        columns = [batch.column("id") for path in self.files(name) for batch in _open(path)[1]]
+        return pa.chunked_array(columns, type=pa.string())
+
+
+def _open(path: Path) -> tuple[int, list[pa.RecordBatch]]:
+    """Address of the memory-mapped file, and its record batches, which point into it."""
+    try:
+        mapped = pa.memory_map(str(path))
+        whole = mapped.read_buffer()
+        reader = pa.ipc.open_file(pa.BufferReader(whole))
+        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+    except (OSError, pa.ArrowException) as error:
+        raise MarinError(
+            f"{path}: not a readable Arrow file ({error}); build the store again"
+        ) from None
+    return whole.address, [batch for batch in batches if batch.num_rows]
+
+
+def _token_chunks(path: Path) -> list[tuple[int, pa.Array]]:
+    """Per record batch, where in the file its token values lie, and its `tokens` column."""
+    begin, batches = _open(path)
+    size = path.stat().st_size
+    chunks = []
+    for batch in batches:
+        if "tokens" not in batch.schema.names:
+            raise MarinError(f"{path}: no column tokens; build the store again")
+        tokens = batch.column("tokens")
+        if tokens.type != TOKENS_TYPE or tokens.null_count:
+            raise MarinError(
+                f"{path}: tokens are {tokens.type} with {tokens.null_count} nulls, expected "
+                f"{TOKENS_TYPE} without; build the store again"
+            )
+        values = tokens.values.buffers()[1]
+        position = values.address - begin if values is not None and values.size else 0
+        if not 0 <= position < size:
+            raise MarinError(f"{path}: compressed; a store's Arrow files are uncompressed")
+        chunks.append((position, tokens))
+    return chunks

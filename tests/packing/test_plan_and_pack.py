@@ -1,0 +1,165 @@
+"""Plans and shards: every token once, in the schedule's order, readable by any Arrow reader."""
+
+import json
+from collections import defaultdict
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from support.packing import FakeSchedule, document_tokens, write_store
+
+from marin.engine import read_manifest
+from marin.errors import MarinError
+from marin.packing import PlanConfig, ShardConfig, pack, plan
+
+
+@pytest.fixture(autouse=True)
+def fake_schedules(monkeypatch):
+    monkeypatch.setattr(
+        "marin.packing.planned.load_schedule",
+        lambda path: FakeSchedule.from_json(path.read_text()),
+    )
+
+
+def lengths_of(seed, documents, longest):
+    generator = np.random.default_rng(seed)
+    return (generator.pareto(1.2, documents) * 8).astype(int).clip(0, longest).tolist()
+
+
+LENGTHS = {"c00q0": lengths_of(0, 90, 200), "c00q1": lengths_of(1, 40, 60), "c01q0": [5, 2, 3, 1]}
+RUNS = ((6, 8, 32), (5, 4, 32), (7, 4, 64))
+
+
+@pytest.fixture
+def store(tmp_path):
+    return write_store(tmp_path, LENGTHS)
+
+
+@pytest.fixture
+def schedule():
+    counts = {cell: len(lengths) for cell, lengths in LENGTHS.items()}
+    return FakeSchedule(counts, (0.6, 0.3, 0.1), RUNS)
+
+
+SMALL = ShardConfig(shard_tokens=640, block_tokens=128, documents=True, threads=2)
+
+
+def read_shards(directory):
+    manifest = read_manifest(directory)
+    names = [file.name for file in manifest.files if "/" not in file.name]
+    for name in sorted(names):
+        table = pa.ipc.open_file(pa.memory_map(str(directory / name))).read_all()
+        yield from table.to_pylist()
+
+
+@pytest.mark.parametrize("policy", ["best-fit", "concat", "truncate"])
+def test_rows_hold_the_documents_of_their_cell_in_the_mixtures_order(
+    tmp_path, store, schedule, policy
+):
+    planned = plan(store, schedule, tmp_path, PlanConfig(policy=policy, window=16))
+    shards = pack(planned, tmp_path, SMALL)
+    rows = list(read_shards(shards))
+    stages, cells, _ = schedule.rows(0, 10**9)
+    assert len(rows) == len(stages) == 96
+    taken = defaultdict(int)
+    parts = defaultdict(list)
+    for row, stage, cell in zip(rows, stages, cells, strict=True):
+        assert row["cell"] == cell
+        assert len(row["tokens"]) == schedule.seq_lens[stage]
+        begin = 0
+        for length, name in zip(row["segments"], row["documents"], strict=True):
+            document, _, start = name.partition("+")
+            start = int(start or 0)
+            number = int(document.split("-")[1])
+            expected = document_tokens(cell, number, start + length)[start:]
+            assert row["tokens"][begin : begin + length] == expected.tolist()
+            parts[cell, number].append((start, length))
+            begin += length
+        assert 0 < begin <= len(row["tokens"])
+        assert not any(row["tokens"][begin:])
+        taken[cell] += begin
+    summary = read_manifest(shards).summary
+    assert summary["tokens"] == sum(taken.values())
+    assert summary["padding"] == (68 * 32 + 28 * 64) - summary["tokens"]
+    for (cell, number), found in parts.items():
+        whole = LENGTHS[schedule.cells[cell]][number]
+        if policy == "best-fit" and whole <= 32:
+            assert set(found) == {(0, whole)}
+
+
+def test_every_token_in_is_a_token_out_or_in_the_report(tmp_path, store, schedule):
+    for policy in ("best-fit", "concat", "truncate"):
+        planned = plan(store, schedule, tmp_path, PlanConfig(policy=policy))
+        summary = read_manifest(planned).summary
+        tokens_in = 0
+        for number, cell in enumerate(schedule.cells):
+            stages = json.loads((planned / "cells" / f"{cell}.json").read_text())
+            used = sum(stage["documents"] for stage in stages)
+            order = schedule.documents(number, 0, used)
+            tokens_in += sum(LENGTHS[cell][document] for document in order)
+        accounted = summary["tokens"] + summary["truncated_tokens"] + summary["unused_tokens"]
+        assert tokens_in == accounted
+
+
+def test_nothing_is_skipped_or_repeated_when_the_row_length_changes(tmp_path, store, schedule):
+    planned = plan(store, schedule, tmp_path, PlanConfig(window=8))
+    for number, cell in enumerate(schedule.cells):
+        stages = json.loads((planned / "cells" / f"{cell}.json").read_text())
+        order = schedule.documents(number, 0, sum(stage["documents"] for stage in stages))
+        given = defaultdict(int)
+        for document in order.tolist():
+            given[document] += LENGTHS[cell][document]
+        used = defaultdict(int)
+        for stage in range(2):
+            path = planned / f"rows-{stage:02d}" / f"{cell}.arrow"
+            if path.is_file():
+                pieces = pl.read_ipc(path)["pieces"].explode()
+                for piece in pieces.to_list():
+                    used[piece["document"]] += piece["length"]
+        assert all(used[document] <= given[document] for document in used)
+        waiting = stages[-1]["waiting_tokens"]
+        assert sum(given.values()) == sum(used.values()) + waiting
+
+
+def test_threads_and_a_killed_run_do_not_change_a_byte(tmp_path, store, schedule):
+    planned = plan(store, schedule, tmp_path / "a")
+    one = pack(planned, tmp_path / "a", ShardConfig(640, 128, threads=1))
+    again = plan(store, schedule, tmp_path / "b")
+    two = pack(again, tmp_path / "b", ShardConfig(640, 128, threads=2))
+    assert read_manifest(one).files == read_manifest(two).files
+    assert read_manifest(planned).fingerprint == read_manifest(again).fingerprint
+    (two / "manifest.json").unlink()
+    for name in ("part-00001.arrow", "index/part-00002.arrow"):
+        (two / name).unlink()
+    assert pack(again, tmp_path / "b", ShardConfig(640, 128)) == two
+    assert read_manifest(one).files == read_manifest(two).files
+
+
+def test_shards_are_plain_arrow_files(tmp_path, store, schedule):
+    shards = pack(plan(store, schedule, tmp_path), tmp_path, SMALL)
+    frame = pl.scan_ipc(shards / "part-0000*.arrow").select("cell", "segments").collect()
+    assert frame.height >= 10 * 4
+    schema = pa.ipc.open_file(shards / "part-00000.arrow").schema
+    assert schema.field("tokens").type == pa.list_(pa.int32(), 32)
+    assert json.loads(schema.metadata[b"cells"]) == schedule.cells
+
+
+def test_a_cell_without_tokens_is_named(tmp_path, schedule):
+    store = write_store(tmp_path, {**LENGTHS, "c01q0": [0, 0, 0, 0]})
+    with pytest.raises(MarinError, match=r"cell c01q0 has no tokens, the schedule wants \d+ rows"):
+        plan(store, schedule, tmp_path)
+
+
+def test_an_impossible_minimum_fill_is_named(tmp_path):
+    store = write_store(tmp_path, {"c00q0": [20] * 40})
+    schedule = FakeSchedule({"c00q0": 40}, (1.0,), ((2, 4, 32),))
+    with pytest.raises(MarinError, match=r"min_fill 0\.9; lower it"):
+        plan(store, schedule, tmp_path, PlanConfig(min_fill=0.9, window=32))
+
+
+def test_another_store_is_refused(tmp_path, store, schedule):
+    planned = plan(store, schedule, tmp_path)
+    other = write_store(tmp_path / "other", {cell: rows[::-1] for cell, rows in LENGTHS.items()})
+    with pytest.raises(MarinError, match="was planned for"):
+        pack(planned, tmp_path, store=other)
