@@ -32,6 +32,66 @@ def xxh3_bytes(data: bytes) -> str:
 
 # datakit
 
+QUALITY_KINDS: list[str]
+"""Kinds of content; the `kind` column of `quality_scores` indexes it."""
+
+def read_text_files(
+    paths: list[str] | list[os.PathLike[str]], max_bytes: int, threads: int
+) -> ArrowArray:
+    """Reads files in bulk: a record batch of `text: large_string` (null where there is none),
+    `repaired: uint32` (malformed UTF-8 sequences replaced) and `problem: string` ("", "binary",
+    "too large", "not a file", or the operating system's reason), in the order of `paths`."""
+
+def document_keys(ids: ArrowLike, seed: int) -> ArrowArray:
+    """`uint64` xxh3 of each id under `seed`. Raises `ValueError` for a null id."""
+
+def document_ids(sources: ArrowLike, places: ArrowLike, texts: ArrowLike) -> ArrowArray:
+    """`string` ids of 32 hex digits over source, place in the source, and text."""
+
+def lexical_embedding(texts: ArrowLike, dimensions: int, threads: int) -> ArrowArray:
+    """Hashed word n-gram embedding: a record batch of `embedding: fixed_size_list<int8>[D]` and
+    `scale: float32`; value = int8 * scale, unit length. Null and wordless texts are zero."""
+
+def nearest_centroids(
+    embedding: NDArray[np.int8],
+    scales: NDArray[np.float32],
+    centroids: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    threads: int,
+) -> ArrowArray:
+    """For each row of `embedding` [n, D] the centroid of [K, D] with the largest
+    `<embedding * scale, centroid> + bias`: a record batch of `label: uint32`, `score: float32`."""
+
+def coarsen_centroids(
+    centroids: NDArray[np.float32],
+    weights: NDArray[np.float64],
+    clusters: int,
+    minimum_share: float,
+    restarts: int,
+    seed: int,
+    threads: int,
+) -> ArrowArray:
+    """Groups centroids [K, D] into at most `clusters` spherical clusters of at least
+    `minimum_share` of the weight each: `uint32` labels [K], heaviest cluster first. The result
+    does not depend on `threads` (0: all cores)."""
+
+def distinctive_terms(
+    texts: Sequence[ArrowLike],
+    groups: NDArray[np.uint32],
+    group_count: int,
+    count: int,
+    threads: int,
+) -> list[list[str]]:
+    """Per group the terms whose share of its documents differs most from all others'; `texts` are
+    the chunks of a string column, `groups` a label per text."""
+
+def quality_scores(texts: ArrowLike, threads: int) -> ArrowArray:
+    """Heuristic quality: a record batch of `score: float32` (0 to 1), `kind: uint8` (index into
+    `QUALITY_KINDS`) and `broken: uint32` (bit i: rule i of `quality_rules()` is broken)."""
+
+def quality_rules() -> list[tuple[str, str]]:
+    """Name and published source of each quality rule."""
+
 # mixture
 
 # packing

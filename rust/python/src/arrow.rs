@@ -6,8 +6,10 @@
 
 use std::ffi::CStr;
 
+use arrow_array::cast::AsArray;
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi, to_ffi};
 use arrow_array::{Array, ArrayRef, make_array};
+use arrow_schema::DataType;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
@@ -63,6 +65,16 @@ impl<'py> FromPyObject<'_, 'py> for ArrowIn {
         };
         Ok(Self(make_array(data)))
     }
+}
+
+/// The values of a string column (`string`, `large_string` or `string_view`), without copying.
+pub fn strings(array: &ArrayRef) -> PyResult<Vec<Option<&str>>> {
+    Ok(match array.data_type() {
+        DataType::Utf8 => array.as_string::<i32>().iter().collect(),
+        DataType::LargeUtf8 => array.as_string::<i64>().iter().collect(),
+        DataType::Utf8View => array.as_string_view().iter().collect(),
+        other => return Err(PyTypeError::new_err(format!("expected strings, found {other}"))),
+    })
 }
 
 fn arrow_err(error: impl std::fmt::Display) -> PyErr {

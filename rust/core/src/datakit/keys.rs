@@ -1,0 +1,40 @@
+//! Keyed 64-bit hashes of document ids: the order of shuffles, samples and held-out sets.
+
+use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
+
+/// One key per id; equal ids get equal keys, and another seed gives independent keys.
+pub fn keys(ids: &[&str], seed: u64) -> Vec<u64> {
+    ids.iter().map(|id| xxh3_64_with_seed(id.as_bytes(), seed)).collect()
+}
+
+/// The id of a document that came without one: 32 hex digits over its source, its place in the
+/// source (a relative path, or empty) and its text. The parts are framed by their lengths, so no
+/// two different triples are hashed as the same bytes.
+pub fn document_id(source: &str, place: &str, text: &str) -> String {
+    let mut bytes = Vec::with_capacity(source.len() + place.len() + text.len() + 16);
+    for part in [source, place] {
+        bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(part.as_bytes());
+    }
+    bytes.extend_from_slice(text.as_bytes());
+    format!("{:032x}", xxh3_128(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn an_id_depends_on_each_part_and_on_where_it_ends() {
+        let id = super::document_id("web", "a", "text");
+        assert_eq!(id, super::document_id("web", "a", "text"));
+        for other in [("we", "ba", "text"), ("web", "at", "ext"), ("web", "a", "text ")] {
+            assert_ne!(id, super::document_id(other.0, other.1, other.2));
+        }
+        assert_eq!(id.len(), 32);
+    }
+
+    #[test]
+    fn keys_follow_the_seed() {
+        assert_eq!(super::keys(&["a", "b", "a"], 1)[0], super::keys(&["a"], 1)[0]);
+        assert_ne!(super::keys(&["a"], 1), super::keys(&["a"], 2));
+    }
+}

@@ -1,0 +1,85 @@
+//! Words as the embedding, the term tables and the decontamination see them.
+//!
+//! A word is a maximal run of letters and digits, lower-cased. Scripts written without spaces
+//! (Han, Kana, Thai, Lao, Khmer, Myanmar) give one word per character, so that a line of Chinese
+//! is many words and not one.
+
+/// Calls `found` with every word of `text` in order.
+pub fn for_each_word(text: &str, mut found: impl FnMut(&str)) {
+    let mut word = String::with_capacity(32);
+    let mut flush = |word: &mut String| {
+        if !word.is_empty() {
+            found(word);
+            word.clear();
+        }
+    };
+    for character in text.chars() {
+        if character.is_ascii() {
+            if character.is_ascii_alphanumeric() {
+                word.push(character.to_ascii_lowercase());
+            } else {
+                flush(&mut word);
+            }
+        } else if is_spaceless(character) {
+            flush(&mut word);
+            word.push(character);
+            flush(&mut word);
+        } else if character.is_alphanumeric() {
+            word.extend(character.to_lowercase());
+        } else {
+            flush(&mut word);
+        }
+    }
+    flush(&mut word);
+}
+
+/// Whether words of this character's script are written without spaces between them.
+fn is_spaceless(character: char) -> bool {
+    matches!(u32::from(character),
+        0x0E00..=0x0EFF // Thai, Lao
+        | 0x1000..=0x109F // Myanmar
+        | 0x1780..=0x17FF // Khmer
+        | 0x3040..=0x30FF // Hiragana, Katakana
+        | 0x3400..=0x4DBF | 0x4E00..=0x9FFF | 0xF900..=0xFAFF // Han
+        | 0x20000..=0x323AF) // Han, supplementary planes
+        && character.is_alphanumeric()
+}
+
+/// The longest prefix of `text` of at most `bytes` bytes that ends between characters.
+pub fn prefix(text: &str, bytes: usize) -> &str {
+    if text.len() <= bytes {
+        return text;
+    }
+    let mut end = bytes;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    fn words(text: &str) -> Vec<String> {
+        let mut out = Vec::new();
+        super::for_each_word(text, |word| out.push(word.to_owned()));
+        out
+    }
+
+    #[test]
+    fn words_are_lowercase_runs_of_letters_and_digits() {
+        assert_eq!(words("Hello, WORLD_2 naïve Éa"), ["hello", "world", "2", "naïve", "éa"]);
+        assert_eq!(words("  \n\t"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn scripts_without_spaces_give_one_word_per_character() {
+        assert_eq!(words("你好,ab世"), ["你", "好", "ab", "世"]);
+    }
+
+    #[test]
+    fn a_prefix_never_cuts_a_character() {
+        assert_eq!(super::prefix("aé", 2), "a");
+        assert_eq!(super::prefix("aé", 3), "aé");
+        assert_eq!(super::prefix("é", 1), "");
+    }
+}
