@@ -94,6 +94,67 @@ def quality_rules() -> list[tuple[str, str]]:
 
 # mixture
 
+class RowOrder:
+    """The rows of a run in training order; see `rust/core/src/mixture/order.rs`.
+
+    Cells are numbered in the order of the weights. All errors are `ValueError`.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[tuple[int, Sequence[tuple[int, Sequence[float]]]]],
+        stages: Sequence[int],
+        runs: Sequence[tuple[int, int]],
+        seed: int,
+    ) -> None:
+        """`plans`: (first row, phases as (rows, weight per cell)), the first at row 0; each later
+        one replaces what is left of the one before. `stages`: first row of each stage. `runs`:
+        (first row, batch size)."""
+
+    @property
+    def rows_total(self) -> int:
+        """Rows of the run."""
+
+    @property
+    def bound(self) -> int:
+        """No cell is ever off its target by more, in units of 2^-32 rows (proven)."""
+
+    @property
+    def depth(self) -> int:
+        """Levels of the deepest tree."""
+
+    def rows(
+        self, start: int, count: int
+    ) -> tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[np.int64]]:
+        """Stage, cell and index within (stage, cell) of rows `start..start + count`."""
+
+    def locate(
+        self, rows: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[np.int64]]:
+        """The same of any rows, each in time independent of its number."""
+
+    def rows_of(self, cell: int, start: int, count: int) -> NDArray[np.int64]:
+        """The rows that are the cell's rows `start..start + count`, counted over the run."""
+
+    def counts_at(self, row: int) -> NDArray[np.int64]:
+        """Rows per cell before `row`: [cells]. Inside a batch, of the quotas' order."""
+
+    def targets_at(self, row: int) -> list[int]:
+        """Targets per cell at `row`, in units of 2^-32 rows; they add up to `row << 32`."""
+
+    def stage_rows(self) -> NDArray[np.int64]:
+        """Rows per stage and cell: [stages, cells]."""
+
+    def worst(self, first: int, last: int, step: int, threads: int) -> tuple[int, int, int]:
+        """The largest distance from a target after every `step`-th row of `first..=last`: (in units
+        of 2^-32 rows, cell, row)."""
+
+def document_order(
+    seed: int, cell: int, documents: int, start: int, count: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Documents `start..start + count` of a cell's endless order, which takes its `documents`
+    documents in another keyed permutation each epoch: (document, epoch). Raises `ValueError`."""
+
 # packing
 
 class Packer:

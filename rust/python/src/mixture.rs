@@ -1,5 +1,202 @@
+use marin_core::Error;
+use marin_core::mixture::check::worst;
+use marin_core::mixture::order::{Order, Place, Run, epoch_order};
+use marin_core::mixture::quotas::{Phase, Quotas};
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1};
 use pyo3::prelude::*;
 
-pub fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
+use crate::to_py_err;
+
+/// Stage, cell and index of rows.
+type Places<'py> =
+    (Bound<'py, PyArray1<u16>>, Bound<'py, PyArray1<u16>>, Bound<'py, PyArray1<i64>>);
+
+#[pyclass(frozen, module = "marin._native")]
+struct RowOrder(Order);
+
+#[pymethods]
+impl RowOrder {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        plans: Vec<(u64, Vec<(u64, Vec<f64>)>)>,
+        stages: Vec<u64>,
+        runs: Vec<(u64, u64)>,
+        seed: u64,
+    ) -> PyResult<Self> {
+        py.detach(|| {
+            let mut quotas: Option<Quotas> = None;
+            for (row, phases) in plans {
+                let phases: Vec<Phase> =
+                    phases.into_iter().map(|(rows, weights)| Phase { rows, weights }).collect();
+                quotas = Some(match quotas {
+                    None => Quotas::new(&phases)?,
+                    Some(quotas) => quotas.changed_at(row, &phases)?,
+                });
+            }
+            let quotas = quotas.ok_or_else(|| Error::invalid("no phases"))?;
+            let runs = runs
+                .into_iter()
+                .map(|(first_row, batch_size)| Run { first_row, batch_size })
+                .collect();
+            Order::new(quotas, stages, runs, seed)
+        })
+        .map(Self)
+        .map_err(to_py_err)
+    }
+
+    #[getter]
+    fn rows_total(&self) -> u64 {
+        self.0.quotas().end_row()
+    }
+
+    #[getter]
+    fn bound(&self) -> u128 {
+        self.0.quotas().bound()
+    }
+
+    #[getter]
+    fn depth(&self) -> usize {
+        self.0.quotas().depth()
+    }
+
+    fn rows<'py>(&self, py: Python<'py>, start: u64, count: usize) -> PyResult<Places<'py>> {
+        let places = py
+            .detach(|| {
+                let mut places = vec![Place { stage: 0, cell: 0, index: 0 }; count];
+                self.0.fill(start, &mut places).map(|()| places)
+            })
+            .map_err(to_py_err)?;
+        Ok(to_arrays(py, &places))
+    }
+
+    fn locate<'py>(
+        &self,
+        py: Python<'py>,
+        rows: PyReadonlyArray1<'py, i64>,
+    ) -> PyResult<Places<'py>> {
+        let rows = rows.as_array();
+        let places: Vec<Place> = py
+            .detach(|| rows.iter().map(|&row| self.0.locate(row as u64)).collect::<Result<_, _>>())
+            .map_err(to_py_err)?;
+        Ok(to_arrays(py, &places))
+    }
+
+    fn rows_of<'py>(
+        &self,
+        py: Python<'py>,
+        cell: usize,
+        start: u64,
+        count: u64,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        self.check_cell(cell)?;
+        let rows: Option<Vec<i64>> = py.detach(|| {
+            (start..start.checked_add(count)?)
+                .map(|index| self.0.row_of(cell, index).map(|row| row as i64))
+                .collect()
+        });
+        rows.map(|rows| rows.into_pyarray(py)).ok_or_else(|| {
+            let end = self.0.quotas().end_row();
+            let held = self.0.quotas().count_of(cell, end);
+            to_py_err(Error::invalid(format!(
+                "{count} rows from row {start} of {held} of the cell"
+            )))
+        })
+    }
+
+    fn counts_at<'py>(&self, py: Python<'py>, row: u64) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        self.check_row(row)?;
+        let mut counts = vec![0; self.0.quotas().cells()];
+        self.0.quotas().counts_at(row, &mut counts);
+        Ok(signed(counts).into_pyarray(py))
+    }
+
+    fn targets_at(&self, row: u64) -> PyResult<Vec<u128>> {
+        self.check_row(row)?;
+        Ok(self.0.quotas().targets_at(row))
+    }
+
+    fn stage_rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i64>>> {
+        let rows: Vec<Vec<i64>> = self.0.stage_rows().into_iter().map(signed).collect();
+        Ok(PyArray2::from_vec2(py, &rows)?)
+    }
+
+    fn worst(
+        &self,
+        py: Python<'_>,
+        first: u64,
+        last: u64,
+        step: u64,
+        threads: usize,
+    ) -> PyResult<(u128, usize, u64)> {
+        let found =
+            py.detach(|| worst(self.0.quotas(), first, last, step, threads)).map_err(to_py_err)?;
+        Ok((found.units, found.cell, found.row))
+    }
+}
+
+impl RowOrder {
+    fn check_row(&self, row: u64) -> PyResult<()> {
+        let end = self.0.quotas().end_row();
+        if row > end {
+            return Err(to_py_err(Error::invalid(format!("row {row} of a run of {end} rows"))));
+        }
+        Ok(())
+    }
+
+    fn check_cell(&self, cell: usize) -> PyResult<()> {
+        let cells = self.0.quotas().cells();
+        if cell >= cells {
+            return Err(to_py_err(Error::invalid(format!("cell {cell} of {cells}"))));
+        }
+        Ok(())
+    }
+}
+
+#[pyfunction]
+fn document_order<'py>(
+    py: Python<'py>,
+    seed: u64,
+    cell: u64,
+    documents: u64,
+    start: u64,
+    count: u64,
+) -> PyResult<(Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>)> {
+    let end = start.checked_add(count).filter(|end| i64::try_from(*end).is_ok());
+    let Some(end) = end.filter(|_| documents > 0 && i64::try_from(documents).is_ok()) else {
+        let text = format!("{count} documents from {start} of a cell of {documents}");
+        return Err(to_py_err(Error::invalid(text)));
+    };
+    let (order, epochs) = py.detach(|| {
+        let (mut order, mut epochs) = (Vec::new(), Vec::new());
+        let mut position = start;
+        while position < end {
+            let epoch = position / documents;
+            let permutation = epoch_order(seed, cell, documents, epoch);
+            let stop = end.min((epoch + 1).saturating_mul(documents));
+            order.extend(
+                (position..stop).map(|at| permutation.apply(at - epoch * documents) as i64),
+            );
+            epochs.resize(order.len(), epoch as i64);
+            position = stop;
+        }
+        (order, epochs)
+    });
+    Ok((order.into_pyarray(py), epochs.into_pyarray(py)))
+}
+
+fn to_arrays<'py>(py: Python<'py>, places: &[Place]) -> Places<'py> {
+    let stages: Vec<u16> = places.iter().map(|place| place.stage as u16).collect();
+    let cells: Vec<u16> = places.iter().map(|place| place.cell as u16).collect();
+    let indices: Vec<i64> = places.iter().map(|place| place.index as i64).collect();
+    (stages.into_pyarray(py), cells.into_pyarray(py), indices.into_pyarray(py))
+}
+
+fn signed(counts: Vec<u64>) -> Vec<i64> {
+    counts.into_iter().map(|count| count as i64).collect()
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<RowOrder>()?;
+    module.add_function(wrap_pyfunction!(document_order, module)?)
 }
