@@ -11,6 +11,12 @@ use crate::to_py_err;
 type Places<'py> =
     (Bound<'py, PyArray1<u16>>, Bound<'py, PyArray1<u16>>, Bound<'py, PyArray1<i64>>);
 
+/// Documents and their epochs.
+type Documents<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>);
+
+/// The first row of a plan, and its phases as rows and weights.
+type Plan = (u64, Vec<(u64, Vec<f64>)>);
+
 #[pyclass(frozen, module = "marin._native")]
 struct RowOrder(Order);
 
@@ -19,7 +25,7 @@ impl RowOrder {
     #[new]
     fn new(
         py: Python<'_>,
-        plans: Vec<(u64, Vec<(u64, Vec<f64>)>)>,
+        plans: Vec<Plan>,
         stages: Vec<u64>,
         runs: Vec<(u64, u64)>,
         seed: u64,
@@ -161,7 +167,7 @@ fn document_order<'py>(
     documents: u64,
     start: u64,
     count: u64,
-) -> PyResult<(Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>)> {
+) -> PyResult<Documents<'py>> {
     let end = start.checked_add(count).filter(|end| i64::try_from(*end).is_ok());
     let Some(end) = end.filter(|_| documents > 0 && i64::try_from(documents).is_ok()) else {
         let text = format!("{count} documents from {start} of a cell of {documents}");
