@@ -1,18 +1,18 @@
 """Every transport is `dense` in value and gradient where nothing is dropped."""
 
-from functools import partial
+from functools import cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh
 
 from marin.dispatch import (
     Dense,
-    Experts,
     Local,
     PooledWave,
+    Ragged,
+    Ring,
     Routing,
     Transport,
     moe,
@@ -20,122 +20,120 @@ from marin.dispatch import (
 )
 from marin.errors import MarinError
 
-ROOMY = PooledWave(waves=2, transport_capacity=16.0, receiver_capacity=16.0)
-# Small programs: the time goes into compiling them.
-QUICK = {"xla_backend_optimization_level": 0}
+TOKENS, K = 64, 2
+ROOMY = PooledWave(waves=2, transport_capacity=8.0, receiver_capacity=8.0)
+STRIPED = PooledWave(waves=1, transport_capacity=8.0, receiver_capacity=8.0, stripe=True)
+# (transport, local experts, devices of each axis)
+GRID = [
+    *(
+        (t, local, {"expert": ep})
+        for t in (Ring(), ROOMY, Ragged())
+        for local, ep in ((1, 8), (3, 2), (12, 1))
+    ),
+    *((t, 2, {"expert": 4}) for t in (Local(), Ring(), ROOMY, Ragged(chunks=3), STRIPED)),
+    (ROOMY, 2, {"data": 2, "expert": 2, "model": 2}),
+]
 
 
-def mesh_of(replica: int = 1, data: int = 1, expert: int = 1, model: int = 1) -> Mesh:
-    shape = (replica, data, expert, model)
-    axes = ("replica", "data", "expert", "model")
-    return jax.make_mesh(shape, axes, axis_types=(AxisType.Auto,) * 4)
+def name(case: tuple) -> str:
+    transport, local, mesh = case
+    axes = "".join(f"-{axis}{size}" for axis, size in mesh.items())
+    stripe = "-striped" if transport == STRIPED else ""
+    return f"{type(transport).__name__}{stripe}-{local}local{axes}"
 
 
-def problem(
-    *, tokens: int, k: int, num_experts: int, w: int = 16, m: int = 8, dtype=jnp.float32, seed=0
-) -> tuple[jax.Array, Routing, Experts]:
-    rng = np.random.default_rng(seed)
-    chosen = np.argsort(rng.random((tokens, num_experts)), axis=1)[:, :k]
-    routing = Routing(
-        jnp.asarray(chosen, jnp.int32),
-        jnp.asarray(rng.random((tokens, k)), jnp.float32),
-        jnp.asarray(rng.random(tokens) > 0.2),
-    )
-    shapes = ((num_experts, w, m), (num_experts, w, m), (num_experts, m, w))
-    experts = Experts(*(jnp.asarray(rng.normal(size=s) / 3, jnp.float32) for s in shapes))
-    return jnp.asarray(rng.normal(size=(tokens, w)), dtype), routing, experts
+def routings(num_experts: int) -> dict[str, Routing]:
+    """Random; every token to the last expert; half of the experts unused and one device all
+    padding."""
+    rng = np.random.default_rng(1)
+    weights = jnp.asarray(rng.random((TOKENS, K)), jnp.float32)
+    random = np.argsort(rng.random((TOKENS, num_experts)), axis=1)[:, :K]
+    valid = jnp.asarray(rng.random(TOKENS) > 0.2)
+    return {
+        "random": Routing(jnp.asarray(random, jnp.int32), weights, valid),
+        "one expert": Routing(jnp.full((TOKENS, K), num_experts - 1, jnp.int32), weights, valid),
+        "half unused": Routing(
+            jnp.asarray(random // 2, jnp.int32), weights, jnp.arange(TOKENS) >= TOKENS // 8
+        ),
+    }
 
 
-@partial(jax.jit, static_argnames=("transport", "mesh"), compiler_options=QUICK)
-def outcome(x, routing: Routing, experts: Experts, *, transport: Transport, mesh: Mesh):
-    """(y, gradients of x, combine weights and expert weights) of a loss without symmetry, and the
-    statistics."""
+@pytest.fixture(scope="module")
+def expected(bench):
+    """What `dense` says: (number of experts, routing) -> outcome."""
 
-    def loss(x, weights, experts):
-        y, stats = moe(
-            x, routing._replace(weights=weights), experts, transport=transport, mesh=mesh
-        )
-        probe = jnp.cos(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape)
-        return jnp.sum(y.astype(jnp.float32) * probe), (y, stats)
+    @cache
+    def answer(num_experts: int, which: str):
+        x, _, experts = bench.problem(tokens=TOKENS, k=K, num_experts=num_experts)
+        routing = routings(num_experts)[which]
+        return bench.outcome(x, routing, experts, transport=Dense(), mesh=bench.mesh_of())
 
-    (_, (y, stats)), gradients = jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(
-        x, routing.weights, experts
-    )
-    return (y, gradients), stats
+    return answer
 
 
-def assert_close(actual, expected, tolerance: float) -> None:
-    """Leaf by leaf, relative to the largest entry of the expected leaf."""
-    for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        a, e = np.asarray(a, np.float64), np.asarray(e, np.float64)
-        np.testing.assert_allclose(a, e, rtol=0, atol=tolerance * max(np.abs(e).max(), 1e-30))
+@pytest.mark.parametrize("case", GRID, ids=name)
+def test_transport_equals_dense_in_value_and_gradient_for_any_routing(
+    bench, expected, case: tuple
+) -> None:
+    transport, local, axes = case
+    num_experts = local * axes["expert"]
+    x, _, experts = bench.problem(tokens=TOKENS, k=K, num_experts=num_experts)
+    for which, routing in routings(num_experts).items():
+        answer, dense = expected(num_experts, which)
+        mesh = bench.mesh_of(**axes)
+        actual, stats = bench.outcome(x, routing, experts, transport=transport, mesh=mesh)
+        bench.assert_close(actual, answer, 1e-5)
+        lost = (stats.dropped_sender, stats.dropped_receiver, stats.tokens_lost)
+        assert [int(n) for n in lost] == [0, 0, 0]
+        np.testing.assert_array_equal(stats.load, dense.load)
+        assert int(stats.device_rows.sum()) == int(stats.assigned) == K * int(routing.valid.sum())
 
 
-@pytest.mark.parametrize("transport", [Local(), ROOMY], ids=["local", "pooled_wave"])
-@pytest.mark.parametrize(
-    "mesh",
-    [{"expert": 1}, {"expert": 4, "replica": 2}, {"data": 2, "expert": 2, "model": 2}],
-    ids=["one", "ep4", "tp2"],
-)
-def test_transport_equals_dense_in_value_and_gradient(transport: Transport, mesh: dict) -> None:
-    x, routing, experts = problem(tokens=64, k=2, num_experts=12)
-    expected, dense = outcome(x, routing, experts, transport=Dense(), mesh=mesh_of())
-    actual, stats = outcome(x, routing, experts, transport=transport, mesh=mesh_of(**mesh))
-    assert_close(actual, expected, 1e-5)
-    assert int(stats.dropped_sender) == int(stats.dropped_receiver) == int(stats.tokens_lost) == 0
-    np.testing.assert_array_equal(stats.load, dense.load)
-    assert int(stats.device_rows.sum()) == int(stats.assigned) == 2 * int(routing.valid.sum())
+@pytest.mark.parametrize("transport", [Ring(), ROOMY, Ragged()], ids=["ring", "wave", "ragged"])
+def test_bfloat16_rows_agree_to_two_percent_and_float32_weights_get_float32_gradients(
+    bench, expected, transport: Transport
+) -> None:
+    x, _, experts = bench.problem(tokens=TOKENS, k=K, num_experts=8, dtype=jnp.bfloat16)
+    routing = routings(8)["random"]
+    answer, _ = expected(8, "random")
+    mesh = bench.mesh_of(expert=4)
+    actual, _ = bench.outcome(x, routing, experts, transport=transport, mesh=mesh)
+    bench.assert_close(actual, answer, 2e-2)
+    assert actual[0].dtype == jnp.bfloat16
+    assert actual[1][2].gate.dtype == jnp.float32
 
 
-def test_pooled_wave_in_a_scan_with_remat_has_the_gradient_of_dense() -> None:
-    x, routing, experts = problem(tokens=32, k=2, num_experts=4)
+def test_pooled_wave_in_a_scan_with_remat_has_the_gradient_of_dense(bench) -> None:
+    x, routing, experts = bench.problem(tokens=32, k=2, num_experts=4)
     stacked = jax.tree.map(lambda p: jnp.stack([p, 0.5 * p]), experts)
 
-    def loss(stacked: Experts, transport: Transport) -> jax.Array:
+    def loss(stacked, transport: Transport) -> jax.Array:
         @jax.checkpoint
         def layer(h, weights):
-            y, stats = moe(h, routing, weights, transport=transport, mesh=mesh_of(expert=4))
+            mesh = bench.mesh_of(expert=4)
+            y, stats = moe(h, routing, weights, transport=transport, mesh=mesh)
             return h + y, stats.assigned
 
         return jnp.sum(jnp.sin(jax.lax.scan(layer, x, stacked)[0]))
 
-    gradient = jax.jit(jax.grad(loss), static_argnums=1, compiler_options=QUICK)
-    assert_close(gradient(stacked, ROOMY), gradient(stacked, Dense()), 1e-5)
+    gradient = jax.jit(jax.grad(loss), static_argnums=1, compiler_options=bench.quick)
+    bench.assert_close(gradient(stacked, STRIPED), gradient(stacked, Dense()), 1e-5)
 
 
 @pytest.mark.parametrize(
-    "transport",
+    ("axes", "num_experts", "tokens", "transport", "message"),
     [
-        PooledWave(transport_capacity=0.5, receiver_capacity=0.4, policy="fair"),
-        PooledWave(waves=1, transport_capacity=0.4, receiver_capacity=2.0),
-    ],
-    ids=["both", "sender"],
-)
-def test_statistics_add_up_under_tight_capacity(transport: PooledWave) -> None:
-    x, routing, experts = problem(tokens=64, k=2, num_experts=8)
-    (y, _), stats = outcome(x, routing, experts, transport=transport, mesh=mesh_of(expert=4))
-    valid = int(routing.valid.sum())
-    dropped = int(stats.dropped_sender) + int(stats.dropped_receiver)
-    assert int(stats.assigned) == 2 * valid
-    assert int(stats.device_rows.sum()) == int(stats.assigned) - dropped
-    assert dropped > 0
-    assert int(stats.tokens_lost) == valid - int(jnp.any(y != 0, axis=1).sum())
-    assert 0 < float(stats.weight_lost) < float(stats.weight)
-
-
-@pytest.mark.parametrize(
-    ("mesh", "num_experts", "tokens", "message"),
-    [
-        ({"expert": 4}, 6, 64, "experts is 6"),
-        ({"data": 8}, 8, 60, "60 tokens cannot be split over 8"),
+        ({"expert": 4}, 6, 64, Local(), "experts is 6"),
+        ({"data": 8}, 8, 60, Ring(), "60 tokens cannot be split over 8"),
+        ({"expert": 8}, 8, 24, STRIPED, "stripe deals 3 tokens per device over 8"),
     ],
 )
 def test_shapes_that_do_not_fit_the_mesh_are_one_clear_line(
-    mesh: dict, num_experts: int, tokens: int, message: str
+    bench, axes: dict, num_experts: int, tokens: int, transport: Transport, message: str
 ) -> None:
-    x, routing, experts = problem(tokens=tokens, k=2, num_experts=num_experts)
+    x, routing, experts = bench.problem(tokens=tokens, k=2, num_experts=num_experts)
     with pytest.raises(MarinError, match=message):
-        moe(x, routing, experts, transport=Local(), mesh=mesh_of(**mesh))
+        moe(x, routing, experts, transport=transport, mesh=bench.mesh_of(**axes))
 
 
 @pytest.mark.parametrize(
@@ -146,9 +144,15 @@ def test_shapes_that_do_not_fit_the_mesh_are_one_clear_line(
         ("pooled_wave", {"waves": 0}, "waves is 0"),
         ("pooled_wave", {"policy": "rank"}, "policy is 'rank'"),
         ("pooled_wave", {"receiver_capacity": float("nan")}, "receiver_capacity is nan"),
+        ("ragged", {"chunks": 0}, "chunks is 0"),
+        ("ragged", {"buffer_factor": -1.0}, "buffer_factor is -1"),
+        ("ragged", {"policy": "fair"}, "policy is 'fair'"),
     ],
 )
 def test_a_transport_that_makes_no_sense_is_refused(name: str, options: dict, message: str) -> None:
     with pytest.raises(MarinError, match=message):
         parse_transport(name, **options)
+
+
+def test_a_transport_is_made_from_its_name_and_options() -> None:
     assert parse_transport("pooled_wave", waves=2) == PooledWave(waves=2)

@@ -12,6 +12,8 @@ from marin.dispatch.transports import (
     Dense,
     Local,
     PooledWave,
+    Ragged,
+    Ring,
     Transport,
     parse_transport,
 )
@@ -22,6 +24,8 @@ __all__ = [
     "Experts",
     "Local",
     "PooledWave",
+    "Ragged",
+    "Ring",
     "Routing",
     "Stats",
     "Transport",

@@ -1,6 +1,8 @@
 """`moe`: checks what it is given and runs a transport on every device of the mesh."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +13,25 @@ from jaxtyping import Array, Bool, Float, Int
 from marin.dispatch.dense import moe_dense
 from marin.dispatch.local import moe_local
 from marin.dispatch.pooled_wave import moe_pooled_wave
+from marin.dispatch.ragged import moe_ragged
+from marin.dispatch.ring import moe_ring
 from marin.dispatch.stats import count
-from marin.dispatch.transports import Dense, Local, PooledWave, Transport
+from marin.dispatch.stripe import stripe, unstripe
+from marin.dispatch.transports import Dense, Local, PooledWave, Ragged, Ring, Transport
 from marin.dispatch.types import Experts, Routing, Stats
 from marin.errors import MarinError
 
+Counter = Callable[[Routing, Array, Array, Array], Stats]
+
 TOKEN_AXES = ("replica", "data", "expert")
 AXES = (*TOKEN_AXES, "model")
+
+
+class Group(TypedDict):
+    """The mesh axis of an expert-parallel group and its size."""
+
+    axis: str
+    devices: int
 
 
 def moe(
@@ -27,6 +41,7 @@ def moe(
     *,
     transport: Transport,
     mesh: Mesh,
+    num_sources: int = 0,
 ) -> tuple[Float[Array, "tokens w"], Stats]:
     """Routed experts: `y[t] = sum_j weights[t, j] * swiglu_{experts[t, j]}(x[t])`.
 
@@ -35,25 +50,28 @@ def moe(
     is the `expert` axis, and its n-th device holds the n-th part of the experts; the inner width m
     is sharded over `model`. Differentiable in x, the combine weights and the expert weights. The
     result has the type of `x`; expert weights are rounded to it on the device and receive gradients
-    of their own type.
+    of their own type. `num_sources` is S of the statistics by source, if `routing` has sources.
 
     Raises MarinError where shapes and mesh do not fit.
     """
     _check(x, routing, experts, mesh)
+    _check_transport(transport, x.shape[0], mesh)
     num_experts = experts.gate.shape[0]
     tokens = P(TOKEN_AXES)
-    stats_specs = Stats._make([P()] * (len(Stats._fields) - 1) + [P(("replica", "data"), "expert")])
+    spec_of = {"device_rows": P(("replica", "data"), "expert")}
+    stats_specs = Stats._make(spec_of.get(name, P()) for name in Stats._fields)
+    counter = partial(count, num_experts=num_experts, num_sources=num_sources, axes=TOKEN_AXES)
     on_mesh = partial(jax.shard_map, mesh=mesh, check_vma=False)
     if isinstance(transport, Dense):
         counted = on_mesh(
-            partial(_count_dropless, num_experts=num_experts),
+            partial(_count_dropless, counter=counter),
             in_specs=tokens,
             out_specs=stats_specs,
         )(routing)
         return moe_dense(x, routing, experts), counted
     held = None if isinstance(transport, Local) else "expert"
     run = on_mesh(
-        partial(_device_part, transport=transport, num_experts=num_experts, mesh=mesh),
+        partial(_device_part, transport=transport, counter=counter, mesh=mesh),
         in_specs=(
             tokens,
             tokens,
@@ -67,10 +85,10 @@ def moe(
     return y, counted
 
 
-def _count_dropless(routing: Routing, *, num_experts: int) -> Stats:
+def _count_dropless(routing: Routing, *, counter: Counter) -> Stats:
     none = jnp.zeros(routing.experts.shape, bool)
     rows = routing.valid.sum(dtype=jnp.int32) * routing.experts.shape[1]
-    return count(routing, none, none, rows, num_experts=num_experts, axes=TOKEN_AXES)
+    return counter(routing, none, none, rows)
 
 
 def _device_part(
@@ -80,25 +98,43 @@ def _device_part(
     up: Array,
     down: Array,
     *,
-    transport: Local | PooledWave,
-    num_experts: int,
+    transport: Local | Ring | PooledWave | Ragged,
+    counter: Counter,
     mesh: Mesh,
 ) -> tuple[Array, Stats]:
     experts = Experts(gate, up, down)
+    group: Group = {"axis": "expert", "devices": mesh.shape["expert"]}
     lost_sender: Bool[Array, "T K"] = jnp.zeros(routing.experts.shape, bool)
     lost_receiver = lost_sender
     rows: Int[Array, ""]
-    if isinstance(transport, Local):
-        y, rows = moe_local(x, routing, experts)
-    else:
-        y, lost_sender, lost_receiver, rows = moe_pooled_wave(
-            x, routing, experts, transport, axis="expert", devices=mesh.shape["expert"]
-        )
+    match transport:
+        case Local():
+            y, rows = moe_local(x, routing, experts)
+        case Ring():
+            y, rows = moe_ring(x, routing, experts, **group)
+        case PooledWave():
+            if transport.stripe:
+                x, routing = stripe(x, routing, **group)
+            y, lost_sender, lost_receiver, rows = moe_pooled_wave(
+                x, routing, experts, transport, **group
+            )
+            if transport.stripe:
+                y = unstripe(y, **group)
+        case Ragged():
+            y, lost_sender, rows = moe_ragged(x, routing, experts, transport, **group)
     if mesh.shape["model"] > 1:
         y = jax.lax.psum(y, "model")
-    return y, count(
-        routing, lost_sender, lost_receiver, rows, num_experts=num_experts, axes=TOKEN_AXES
-    )
+    return y, counter(routing, lost_sender, lost_receiver, rows)
+
+
+def _check_transport(transport: Transport, tokens: int, mesh: Mesh) -> None:
+    devices = mesh.shape["expert"]
+    per_device = tokens // (mesh.shape["replica"] * mesh.shape["data"] * devices)
+    if isinstance(transport, PooledWave) and transport.stripe and per_device % devices:
+        raise MarinError(
+            f"pooled_wave: stripe deals {per_device} tokens per device over {devices} devices; "
+            "choose a batch that is a multiple, or stripe = false"
+        )
 
 
 def _check(x: Array, routing: Routing, experts: Experts, mesh: Mesh) -> None:

@@ -1,6 +1,7 @@
 """`local`: rows sorted by expert and one grouped product, all on the token's own device."""
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from marin.dispatch.types import Experts, Routing
@@ -17,11 +18,13 @@ def run_experts(
     experts: Experts,
     *,
     rows: int,
+    dtype: DTypeLike,
 ) -> tuple[Float[Array, "T w"], Int[Array, ""]]:
     """The weighted sum of the experts' outputs per row of `x`, and the number of rows computed.
 
-    An id outside [0, E) is nobody. `rows` bounds the assignments inside [0, E) for any routing the
-    caller can pass; the buffer holds that many rows and each expert's share of one more block.
+    The sum is float32, rounded once to `dtype`. An id outside [0, E) is nobody. `rows` bounds the
+    assignments inside [0, E) for any routing the caller can pass; the buffer holds that many rows
+    and each expert's share of one more block.
     """
     block = block_rows()
     layout = block_layout(expert_ids.reshape(-1), experts.gate.shape[0], rows=rows, block=block)
@@ -29,7 +32,7 @@ def run_experts(
     assignments = invert_slots(slots, layout.expert_of_block.shape[0] * block)
     gathered = permute_rows(x, assignments, slots)
     out = grouped_swiglu(gathered, layout.expert_of_block, layout.blocks_used, *experts)
-    return combine_rows(out, slots, weights, assignments, x.dtype), layout.counts.sum()
+    return combine_rows(out, slots, weights, assignments, dtype), layout.counts.sum()
 
 
 def moe_local(
@@ -37,4 +40,4 @@ def moe_local(
 ) -> tuple[Float[Array, "T w"], Int[Array, ""]]:
     """The layer on one device that holds all experts, and the number of rows computed."""
     ids = jnp.where(routing.valid[:, None], routing.experts, -1)
-    return run_experts(x, ids, routing.weights, experts, rows=ids.size)
+    return run_experts(x, ids, routing.weights, experts, rows=ids.size, dtype=x.dtype)

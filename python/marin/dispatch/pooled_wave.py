@@ -6,8 +6,9 @@ wave carries the same mix and its buffers are a W-th. A wave is one all-to-all o
 receiver pools the rows of all senders and all its local experts, drops what exceeds its share of
 `receiver_rows` by the same policy, computes and sends back.
 
-Bytes out per device and wave: n (C / W) (w itemsize + 16), the same back. Buffers of rows live for
-one wave, and at most two waves are in flight at a time: one communicates while one computes.
+Bytes out per device and wave: n (C / W) rows of `payload_bytes`: the row, its expert id and its
+weight; back: the row and whether it was computed; each rounded up to 16 bytes. Buffers of rows live
+for one wave, and the next wave is sent while one computes.
 """
 
 import math
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from marin.dispatch.admission import heaviest_first, mix_bits, rank_by_key
-from marin.dispatch.exchange import META_WORDS, exchange
+from marin.dispatch.exchange import exchange
 from marin.dispatch.local import run_experts
 from marin.dispatch.transports import Policy, PooledWave
 from marin.dispatch.types import Experts, Routing
@@ -71,8 +72,9 @@ def moe_pooled_wave(
         def column(values: Array, empty: int) -> Array:
             return jnp.where(assignments < 0, empty, values.reshape(-1)[assignments])
 
-        words = (column(local_id, -1), column(weight_bits, 0))
-        return *exchange(rows, _words(*words), axis), slots, assignments
+        meta = jnp.stack([column(local_id, -1), column(weight_bits, 0)], axis=1)
+        received, meta = exchange((rows, meta), axis)
+        return received, meta, slots, assignments
 
     y = jnp.zeros(x.shape, jnp.float32)
     kept = jnp.zeros(shape, bool)
@@ -86,9 +88,9 @@ def moe_pooled_wave(
         # The receiver returns plain outputs: combine weights stay with the sender.
         ones = jnp.ones((ids.size, 1), jnp.float32)
         out, rows_used = run_experts(
-            received, ids[:, None], ones, experts, rows=min(limit, ids.size)
+            received, ids[:, None], ones, experts, rows=min(limit, ids.size), dtype=x.dtype
         )
-        returned, flags = exchange(out, _words((ids >= 0).astype(jnp.int32)), axis)
+        returned, flags = exchange((out, (ids >= 0).astype(jnp.int32)[:, None]), axis)
         y += combine_rows(returned, slots, routing.weights, assignments, jnp.float32)
         kept |= (
             flags[:, 0].at[slots].get(mode="fill", fill_value=0, wrap_negative_indices=False) > 0
@@ -97,12 +99,7 @@ def moe_pooled_wave(
     return y.astype(x.dtype), valid & ~sent, sent & ~kept, computed
 
 
-def _words(*columns: Int[Array, " R"]) -> Int[Array, "R 4"]:
-    words = jnp.stack(columns, axis=1)
-    return jnp.pad(words, ((0, 0), (0, META_WORDS - len(columns))))
-
-
-def _admit(meta: Int[Array, "R 4"], limit: int, policy: Policy, wave_pool: int) -> Int[Array, " R"]:
+def _admit(meta: Int[Array, "R 2"], limit: int, policy: Policy, wave_pool: int) -> Int[Array, " R"]:
     """The local expert of each received row, -1 for an empty row or one that found no place."""
     ids, weight_bits = meta[:, 0], meta[:, 1]
     if ids.size <= limit:
