@@ -7,19 +7,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from support.packing import FakeSchedule, document_tokens, write_store
+from support.packing import document_tokens, make_schedule, write_store
 
 from marin.engine import read_manifest
 from marin.errors import MarinError
 from marin.packing import PlanConfig, ShardConfig, pack, plan
-
-
-@pytest.fixture(autouse=True)
-def fake_schedules(monkeypatch):
-    monkeypatch.setattr(
-        "marin.packing.planned.load_schedule",
-        lambda path: FakeSchedule.from_json(path.read_text()),
-    )
 
 
 def lengths_of(seed, documents, longest):
@@ -28,7 +20,6 @@ def lengths_of(seed, documents, longest):
 
 
 LENGTHS = {"c00q0": lengths_of(0, 90, 200), "c00q1": lengths_of(1, 40, 60), "c01q0": [5, 2, 3, 1]}
-RUNS = ((6, 8, 32), (5, 4, 32), (7, 4, 64))
 
 
 @pytest.fixture
@@ -38,11 +29,15 @@ def store(tmp_path):
 
 @pytest.fixture
 def schedule():
-    counts = {cell: len(lengths) for cell, lengths in LENGTHS.items()}
-    return FakeSchedule(counts, (0.6, 0.3, 0.1), RUNS)
+    weights = dict(zip(LENGTHS, (0.6, 0.3, 0.1), strict=True))
+    return make_schedule(weights, [(0.0, 32, 8), (0.5, 64, 4)], 4096)
 
 
 SMALL = ShardConfig(shard_tokens=640, block_tokens=128, documents=True, threads=2)
+
+
+def documents_of(schedule, cell, count):
+    return schedule.order.documents(cell, len(LENGTHS[cell]), 0, count).document
 
 
 def read_shards(directory):
@@ -60,13 +55,13 @@ def test_rows_hold_the_documents_of_their_cell_in_the_mixtures_order(
     planned = plan(store, schedule, tmp_path, PlanConfig(policy=policy, window=16))
     shards = pack(planned, tmp_path, SMALL)
     rows = list(read_shards(shards))
-    stages, cells, _ = schedule.rows(0, 10**9)
+    stages, cells, _ = schedule.order.rows(0, schedule.rows)
     assert len(rows) == len(stages) == 96
     taken = defaultdict(int)
     parts = defaultdict(list)
     for row, stage, cell in zip(rows, stages, cells, strict=True):
         assert row["cell"] == cell
-        assert len(row["tokens"]) == schedule.seq_lens[stage]
+        assert len(row["tokens"]) == schedule.row_stages[stage].seq_len
         begin = 0
         for length, name in zip(row["segments"], row["documents"], strict=True):
             document, _, start = name.partition("+")
@@ -81,7 +76,7 @@ def test_rows_hold_the_documents_of_their_cell_in_the_mixtures_order(
         taken[cell] += begin
     summary = read_manifest(shards).summary
     assert summary["tokens"] == sum(taken.values())
-    assert summary["padding"] == (68 * 32 + 28 * 64) - summary["tokens"]
+    assert summary["padding"] == schedule.tokens - summary["tokens"]
     for (cell, number), found in parts.items():
         whole = LENGTHS[schedule.cells[cell]][number]
         if policy == "best-fit" and whole <= 32:
@@ -93,10 +88,10 @@ def test_every_token_in_is_a_token_out_or_in_the_report(tmp_path, store, schedul
         planned = plan(store, schedule, tmp_path, PlanConfig(policy=policy))
         summary = read_manifest(planned).summary
         tokens_in = 0
-        for number, cell in enumerate(schedule.cells):
+        for cell in schedule.cells:
             stages = json.loads((planned / "cells" / f"{cell}.json").read_text())
             used = sum(stage["documents"] for stage in stages)
-            order = schedule.documents(number, 0, used)
+            order = documents_of(schedule, cell, used)
             tokens_in += sum(LENGTHS[cell][document] for document in order)
         accounted = summary["tokens"] + summary["truncated_tokens"] + summary["unused_tokens"]
         assert tokens_in == accounted
@@ -104,9 +99,9 @@ def test_every_token_in_is_a_token_out_or_in_the_report(tmp_path, store, schedul
 
 def test_nothing_is_skipped_or_repeated_when_the_row_length_changes(tmp_path, store, schedule):
     planned = plan(store, schedule, tmp_path, PlanConfig(window=8))
-    for number, cell in enumerate(schedule.cells):
+    for cell in schedule.cells:
         stages = json.loads((planned / "cells" / f"{cell}.json").read_text())
-        order = schedule.documents(number, 0, sum(stage["documents"] for stage in stages))
+        order = documents_of(schedule, cell, sum(stage["documents"] for stage in stages))
         given = defaultdict(int)
         for document in order.tolist():
             given[document] += LENGTHS[cell][document]
@@ -142,7 +137,7 @@ def test_shards_are_plain_arrow_files(tmp_path, store, schedule):
     assert frame.height >= 10 * 4
     schema = pa.ipc.open_file(shards / "part-00000.arrow").schema
     assert schema.field("tokens").type == pa.list_(pa.int32(), 32)
-    assert json.loads(schema.metadata[b"cells"]) == schedule.cells
+    assert json.loads(schema.metadata[b"cells"]) == list(schedule.cells)
 
 
 def test_a_cell_without_tokens_is_named(tmp_path, schedule):
@@ -153,7 +148,7 @@ def test_a_cell_without_tokens_is_named(tmp_path, schedule):
 
 def test_an_impossible_minimum_fill_is_named(tmp_path):
     store = write_store(tmp_path, {"c00q0": [20] * 40})
-    schedule = FakeSchedule({"c00q0": 40}, (1.0,), ((2, 4, 32),))
+    schedule = make_schedule({"c00q0": 1.0}, [(0.0, 32, 4)], 256)
     with pytest.raises(MarinError, match=r"min_fill 0\.9; lower it"):
         plan(store, schedule, tmp_path, PlanConfig(min_fill=0.9, window=32))
 

@@ -4,29 +4,20 @@ import json
 
 import numpy as np
 import pytest
-from support.packing import FakeSchedule, write_store
+from support.packing import make_schedule, write_store
 
 from marin.errors import MarinError
 from marin.packing import ShardConfig, pack, plan
 from marin.stream import Cursor, Stream
 
 LENGTHS = {"c00q0": [3, 9, 14, 40, 1, 1, 6, 16, 5], "c00q1": [8] * 5 + [2] * 9}
-RUNS = ((6, 6, 16), (4, 12, 16), (9, 6, 32))
+STAGES = [(0.0, 16, 6), (0.15, 16, 12), (0.4, 32, 6)]
 ARRAYS = ("row_ids", "tokens", "segment_ids", "positions", "loss_mask", "cells")
-
-
-@pytest.fixture(autouse=True)
-def fake_schedules(monkeypatch):
-    monkeypatch.setattr(
-        "marin.packing.planned.load_schedule",
-        lambda path: FakeSchedule.from_json(path.read_text()),
-    )
 
 
 @pytest.fixture
 def planned(tmp_path):
-    counts = {cell: len(lengths) for cell, lengths in LENGTHS.items()}
-    schedule = FakeSchedule(counts, (0.5, 0.5), RUNS)
+    schedule = make_schedule(dict.fromkeys(LENGTHS, 0.5), STAGES, 3072)
     return plan(write_store(tmp_path, LENGTHS), schedule, tmp_path)
 
 
@@ -47,7 +38,7 @@ def test_a_batch_is_what_the_contract_says(shards):
         assert batch.step == step
         assert batch.row_ids.tolist() == list(range(rows, rows + len(batch.row_ids)))
         rows += len(batch.row_ids)
-        assert batch.seq_len == (16 if step < 10 else 32)
+        assert batch.seq_len == (16 if step < 9 else 32)
         ids = batch.segment_ids
         following = np.pad(ids[:, 1:], ((0, 0), (0, 1)))
         assert np.array_equal(batch.loss_mask, (ids != 0) & (ids == following))
@@ -57,7 +48,7 @@ def test_a_batch_is_what_the_contract_says(shards):
         assert (batch.positions[restarts] == 0).all()
         inside = ~restarts & (ids != 0)
         assert (batch.positions[inside] == np.roll(batch.positions, 1, axis=1)[inside] + 1).all()
-    assert rows == stream.batches.rows == 36 + 48 + 54
+    assert rows == stream.batches.rows == 30 + 48 + 60
 
 
 def test_shards_and_virtual_rows_are_the_same(planned, shards):
@@ -89,14 +80,14 @@ def test_a_run_stopped_at_any_batch_goes_on_with_the_same_rows(shards):
 def test_a_changed_batch_size_neither_skips_nor_repeats_a_row(shards):
     stream = Stream(shards, cursor=Stream(shards).cursor(7), batch_size=3)
     cursor = stream.cursor(20)
-    assert cursor.batches == ((6, 6), (1, 12), (13, 3))
-    again = Stream(shards, cursor=cursor, batch_size=17)
+    assert cursor.batches == ((5, 6), (2, 12), (13, 3))
+    again = Stream(shards, cursor=cursor, batch_size=15)
     rows = [row for step in range(len(again)) for row in again.batch(step).row_ids.tolist()]
     assert rows == list(range(138))
 
 
 def test_a_batch_size_that_would_mix_row_lengths_is_refused(shards):
-    with pytest.raises(MarinError, match=r"batch size 9 at row 81: 3 rows of 16 tokens are left"):
+    with pytest.raises(MarinError, match=r"batch size 9 at row 72: 6 rows of 16 tokens are left"):
         Stream(shards, batch_size=9)
 
 

@@ -1,7 +1,5 @@
 """Small stores and schedules."""
 
-import json
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from marin.engine import write_manifest
+from marin.mixture import Phase, Schedule, Specification, Stage
 
 
 def write_store(
@@ -55,81 +54,13 @@ def document_tokens(cell: int, document: int, length: int) -> np.ndarray:
     return ((start + np.arange(length, dtype=np.int64) * 31) % 49_999 + 1).astype(np.uint32)
 
 
-@dataclass(frozen=True)
-class FakeRun:
-    steps: int
-    batch_size: int
-    seq_len: int
-
-
-@dataclass(frozen=True)
-class FakeSchedule:
-    """Rows dealt to cells by a seeded generator; documents in another permutation per epoch."""
-
-    documents_per_cell: dict[str, int]
-    weights: tuple[float, ...]
-    run_list: tuple[tuple[int, int, int], ...]
-    seed: int = 0
-
-    @property
-    def cells(self):
-        return list(self.documents_per_cell)
-
-    @property
-    def runs(self):
-        return [FakeRun(*run) for run in self.run_list]
-
-    @property
-    def seq_lens(self):
-        return list(dict.fromkeys(run[2] for run in self.run_list))
-
-    @property
-    def fingerprint(self):
-        return f"fake-{self.to_json()}"
-
-    def _table(self):
-        generator = np.random.default_rng(self.seed)
-        stages, cells, index = [], [], []
-        for stage, length in enumerate(self.seq_lens):
-            rows = sum(run.steps * run.batch_size for run in self.runs if run.seq_len == length)
-            dealt = generator.choice(len(self.cells), rows, p=self.weights)
-            ranks = np.zeros(rows, np.int64)
-            for cell in range(len(self.cells)):
-                ranks[dealt == cell] = np.arange((dealt == cell).sum())
-            stages.append(np.full(rows, stage))
-            cells.append(dealt)
-            index.append(ranks)
-        return (
-            np.concatenate(stages).astype(np.uint16),
-            np.concatenate(cells).astype(np.uint16),
-            np.concatenate(index).astype(np.int64),
-        )
-
-    def counts(self):
-        stages, cells, _ = self._table()
-        table = np.zeros((len(self.seq_lens), len(self.cells)), np.int64)
-        np.add.at(table, (stages, cells), 1)
-        return table
-
-    def rows(self, start, count):
-        return tuple(column[start : start + count] for column in self._table())
-
-    def documents(self, cell, start, count):
-        total = list(self.documents_per_cell.values())[cell]
-        positions = np.arange(start, start + count)
-        order = np.empty(count, np.int64)
-        for epoch in np.unique(positions // total):
-            here = positions // total == epoch
-            shuffled = np.random.default_rng((self.seed, cell, int(epoch))).permutation(total)
-            order[here] = shuffled[positions[here] % total]
-        return order
-
-    def to_json(self):
-        return json.dumps(
-            [self.documents_per_cell, self.weights, self.run_list, self.seed], sort_keys=True
-        )
-
-    @classmethod
-    def from_json(cls, text):
-        documents, weights, runs, seed = json.loads(text)
-        return cls(documents, tuple(weights), tuple(map(tuple, runs)), seed)
+def make_schedule(
+    weights: dict[str, float], stages: list[tuple[float, int, int]], tokens: int, seed: int = 0
+) -> Schedule:
+    """One phase over cells that never run out; `stages` are (start, row length, batch size)."""
+    specification = Specification(
+        name="test",
+        phases=(Phase("main", tokens, weights),),
+        available_tokens=dict.fromkeys(weights, tokens),
+    )
+    return Schedule.of(specification, [Stage(*stage) for stage in stages], seed=seed)

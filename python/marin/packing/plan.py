@@ -18,8 +18,8 @@ from marin._native import Packer
 from marin.engine import Progress, Silent, atomic_file, stage_directory, write_json
 from marin.engine.progress import Task
 from marin.errors import MarinError
+from marin.mixture import Schedule
 from marin.packing.config import PlanConfig
-from marin.packing.order import Schedule
 from marin.packing.store import Store
 
 STAGE = "plan"
@@ -77,7 +77,7 @@ def plan(
         cannot be met.
     """
     opened = Store(store)
-    counts = schedule.counts()
+    counts = schedule.order.stage_rows
     wanted = {
         cell: [int(rows) for rows in counts[:, number]]
         for number, cell in enumerate(schedule.cells)
@@ -89,6 +89,12 @@ def plan(
                 f"{opened.path}: cell {cell} has no tokens, the schedule wants "
                 f"{sum(wanted[cell])} rows of it; use a mixture made for this store"
             )
+    bound = schedule.revisions[-1].specification.store
+    if bound and bound != opened.manifest.fingerprint:
+        raise MarinError(
+            f"{opened.path}: store {opened.manifest.fingerprint[:12]}, but the mixture is for "
+            f"store {bound[:12]}; use a mixture made for this store"
+        )
     parameters = {
         "policy": config.policy,
         "max_segments": config.max_segments,
@@ -99,9 +105,7 @@ def plan(
     inputs = {"store": opened.manifest.fingerprint}
     with stage_directory(Path(root), STAGE, parameters, inputs) as stage:
         if not stage.finished:
-            text = schedule.to_json()
-            with atomic_file(stage.path / SCHEDULE_FILE) as partial:
-                partial.write_text(text)
+            write_json(stage.path / SCHEDULE_FILE, schedule.to_json())
             with (
                 progress.task("Plan rows", total=int(counts.sum())) as task,
                 ThreadPoolExecutor(cpu_count()) as pool,
@@ -138,11 +142,11 @@ def _plan_cell(
     if done.is_file() and all(path.is_file() for path in files):
         task.advance(sum(wanted))
         return [StageCounts(**counts) for counts in json.loads(done.read_text())]
-    source = _Documents(store, schedule, cell, config, schedule.seq_lens[0])
+    source = _Documents(store, schedule, cell, config, schedule.row_stages[0].seq_len)
     stages = []
     for stage, rows in enumerate(wanted):
         path = directory / rows_file(stage, cell)
-        stages.append(source.take(rows, schedule.seq_lens[stage], path, task))
+        stages.append(source.take(rows, schedule.row_stages[stage].seq_len, path, task))
     done.parent.mkdir(exist_ok=True)
     write_json(done, [asdict(counts) for counts in stages])
     return stages
@@ -155,7 +159,6 @@ class _Documents:
         self, store: Store, schedule: Schedule, cell: str, config: PlanConfig, row_length: int
     ) -> None:
         self._cell = cell
-        self._number = list(schedule.cells).index(cell)
         self._schedule = schedule
         self._config = config
         self._tokens = store.cell(cell)
@@ -217,7 +220,9 @@ class _Documents:
         ):
             about = int((enough - packer.ready_tokens) / self._mean_length) + 1
             count = min(_FETCH, max(window - packer.waiting, 1), about)
-            documents = self._schedule.documents(self._number, self._position, count)
+            documents, _ = self._schedule.order.documents(
+                self._cell, self._tokens.documents, self._position, count, self._schedule.share
+            )
             taken = packer.push(documents, self._tokens.lengths(documents), enough)
             self._position += taken
 
@@ -227,12 +232,12 @@ def _summary(
 ) -> dict[str, object]:
     stages = [
         {
-            "row_length": row_length,
-            "rows": sum(counts[number].rows for counts in by_cell.values()),
+            "row_length": stage.seq_len,
+            "rows": stage.rows,
             "tokens": sum(counts[number].packed_tokens for counts in by_cell.values()),
             "padding": sum(counts[number].padding for counts in by_cell.values()),
         }
-        for number, row_length in enumerate(schedule.seq_lens)
+        for number, stage in enumerate(schedule.row_stages)
     ]
     every = [counts for stages in by_cell.values() for counts in stages]
     last = [stages[-1] for stages in by_cell.values()]

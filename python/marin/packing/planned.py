@@ -1,5 +1,6 @@
 """Rows of a plan, assembled from the store when they are asked for."""
 
+import json
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from marin._native import PlanRows, StoreCell, assemble_rows, xxh3_file
 from marin.engine import read_manifest
 from marin.errors import MarinError
-from marin.packing.order import Int64s, Schedule, UInt16s, load_schedule
+from marin.mixture import Schedule
+from marin.mixture.order import Places
 from marin.packing.plan import ROWS_SCHEMA, SCHEDULE_FILE, STAGE, rows_file
 from marin.packing.store import Store
 
@@ -45,11 +47,11 @@ class PlannedRows:
 
     @cached_property
     def schedule(self) -> Schedule:
-        return load_schedule(self._checked(SCHEDULE_FILE))
+        return Schedule.from_json(json.loads(self._checked(SCHEDULE_FILE).read_text()))
 
     def assemble(
         self, start: int, count: int, row_length: int, tokens: NDArray[np.int32]
-    ) -> tuple[UInt16s, NDArray[np.int32], NDArray[np.int32]]:
+    ) -> tuple[NDArray[np.uint16], NDArray[np.int32], NDArray[np.int32]]:
         """Fills `tokens` [count * row_length] with the rows from `start` on, all of one stage.
 
         Returns:
@@ -82,15 +84,15 @@ class PlannedRows:
             pa.array(ends), pa.concat_arrays(names).take(pa.array(order))
         )
 
-    def _locate(self, start: int, count: int, row_length: int) -> tuple[UInt16s, UInt16s, Int64s]:
-        stages, cells, index = self.schedule.rows(start, count)
-        length = self.schedule.seq_lens[int(stages[0])]
-        if stages[0] != stages[-1] or length != row_length:
+    def _locate(self, start: int, count: int, row_length: int) -> Places:
+        places = self.schedule.order.rows(start, count)
+        first, last = int(places.stage[0]), int(places.stage[-1])
+        if first != last or self.schedule.row_stages[first].seq_len != row_length:
             raise MarinError(
                 f"{self.path}: rows {start} to {start + count - 1} are not all of {row_length} "
                 "tokens; ask for rows of one length"
             )
-        return stages, cells, index
+        return places
 
     def _plan(self, stage: int, cell: int) -> PlanRows:
         with self._lock:
@@ -126,7 +128,7 @@ def _read_pieces(path: Path) -> list[pa.Array]:
     return [reader.get_batch(number).column(0) for number in range(reader.num_record_batches)]
 
 
-def _piece_names(ids: pa.ChunkedArray, starts: Int64s) -> pa.Array:
+def _piece_names(ids: pa.ChunkedArray, starts: NDArray[np.int64]) -> pa.Array:
     offsets = pa.array(starts)
     continued = pc.binary_join_element_wise(ids, pc.cast(offsets, pa.string()), "+")
     names = pc.if_else(pc.greater(offsets, 0), continued, ids)
