@@ -1,0 +1,77 @@
+"""The feed-forward part of one layer: routed experts in a latent, and shared experts."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+
+from marin.dispatch import Experts, Routing, Stats, Transport, moe
+from marin.model.batch import Context
+from marin.model.config import HeroConfig
+from marin.model.conv import ShortConv
+from marin.model.init import normal
+from marin.model.norm import RMSNorm
+from marin.model.router import Router, RouterOut
+
+
+class SwiGLU(nnx.Module):
+    """A stack of SwiGLU experts `(silu(x gate) * (x up)) down`."""
+
+    def __init__(
+        self, config: HeroConfig, count: int, width: int, inner: int, rngs: nnx.Rngs
+    ) -> None:
+        self.gate = nnx.Param(normal(rngs, config, (count, width, inner)))
+        self.up = nnx.Param(normal(rngs, config, (count, width, inner)))
+        self.down = nnx.Param(normal(rngs, config, (count, inner, width)))
+
+    def sum(self, x: Float[Array, "B L width"]) -> Float[Array, "B L width"]:
+        """The sum of all experts' outputs."""
+        gate, up, down = (w[...].astype(x.dtype) for w in (self.gate, self.up, self.down))
+        inner = jax.nn.silu(jnp.einsum("bld,sdm->blsm", x, gate)) * jnp.einsum(
+            "bld,sdm->blsm", x, up
+        )
+        return jnp.einsum("blsm,smd->bld", inner, down)
+
+
+class LatentMoE(nnx.Module):
+    """Shared experts on the full-width token plus routed experts in a narrower latent.
+
+    The latent has a learnable RMS norm of its own before dispatch. A token whose assignments are
+    all dropped still has its shared experts.
+    """
+
+    def __init__(self, config: HeroConfig, rngs: nnx.Rngs) -> None:
+        self.router = Router(config, rngs)
+        self.latent_down = nnx.Param(normal(rngs, config, (config.hidden, config.latent)))
+        self.latent_norm = RMSNorm(config.latent, config.norm_epsilon)
+        self.experts = SwiGLU(config, config.experts, config.latent, config.expert_width, rngs)
+        self.latent_up = nnx.Param(normal(rngs, config, (config.latent, config.hidden)))
+        self.shared = SwiGLU(
+            config, config.shared_experts, config.hidden, config.expert_width, rngs
+        )
+        self.output_conv = ShortConv(config.hidden, config.conv_taps)
+
+    def __call__(
+        self,
+        x: Float[Array, "B L d"],
+        context: Context,
+        bias: Float[Array, "E"],
+        transport: Transport,
+        mesh: Mesh,
+    ) -> tuple[Float[Array, "B L d"], RouterOut, Stats]:
+        choice, report = self.router(x, bias, context.valid, mesh)
+        latent = self.latent_norm(x @ self.latent_down[...].astype(x.dtype))
+        routed, stats = moe(
+            latent.reshape(-1, latent.shape[-1]),
+            Routing(
+                experts=choice.experts.reshape(-1, choice.experts.shape[-1]),
+                weights=choice.weights.reshape(-1, choice.weights.shape[-1]),
+                valid=context.valid.reshape(-1),
+            ),
+            Experts(self.experts.gate[...], self.experts.up[...], self.experts.down[...]),
+            transport=transport,
+            mesh=mesh,
+        )
+        out = routed.reshape(latent.shape) @ self.latent_up[...].astype(x.dtype)
+        return self.output_conv(out + self.shared.sum(x), context.tap_masks), report, stats

@@ -1,0 +1,43 @@
+"""RMS norm, and the gated norm that follows it on the residual stream."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from marin.model.config import HeroConfig
+from marin.model.init import normal
+
+
+def rms_norm(
+    x: Float[Array, "... width"], gain: Float[Array, "width"], epsilon: float
+) -> Float[Array, "... width"]:
+    """`gain * x / sqrt(mean(x^2) + epsilon)` over the last axis, computed in float32."""
+    x32 = x.astype(jnp.float32)
+    scale = jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + epsilon)
+    return (x32 * scale * gain).astype(x.dtype)
+
+
+class RMSNorm(nnx.Module):
+    """RMS norm with a learnable gain that starts at one."""
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        self.epsilon = epsilon
+        self.gain = nnx.Param(jnp.ones((width,), jnp.float32))
+
+    def __call__(self, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
+        return rms_norm(x, self.gain[...], self.epsilon)
+
+
+class GatedNorm(nnx.Module):
+    """`n * sigmoid(silu(n W_down) W_up)` with `n` the RMS norm of x and a low rank in between."""
+
+    def __init__(self, config: HeroConfig, rngs: nnx.Rngs) -> None:
+        self.norm = RMSNorm(config.hidden, config.norm_epsilon)
+        self.down = nnx.Param(normal(rngs, config, (config.hidden, config.gate_rank)))
+        self.up = nnx.Param(normal(rngs, config, (config.gate_rank, config.hidden)))
+
+    def __call__(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
+        x = self.norm(x)
+        gate = jax.nn.silu(x @ self.down[...].astype(x.dtype)) @ self.up[...].astype(x.dtype)
+        return x * jax.nn.sigmoid(gate)

@@ -1,0 +1,151 @@
+"""Where every array of a model lies: the one place that names mesh axes.
+
+Axes: `replica` (groups that each hold all experts), `data` (within a group), `expert` (ranks that
+share the experts), `model` (heads and shared experts). Rows are spread over the first three.
+Experts are spread over `expert`; dense matrices are cut over `data` and `expert` and gathered layer
+by layer when used, their gradients scattered back. An axis that does not divide a dimension is left
+out there.
+"""
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
+
+from marin.errors import MarinError
+
+AXES = ("replica", "data", "expert", "model")
+ROWS = ("replica", "data", "expert")
+CUT = ("data", "expert")
+
+# The spec of each parameter by the end of its path, for its trailing dimensions; the leading ones
+# (layers, shared experts) are whole. A parameter without a rule is whole everywhere.
+_RULES: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    (r"attention/(query|key|value)$", (CUT, "model")),
+    (r"attention/output$", ("model", CUT)),
+    (r"experts/(gate|up)$", ("expert", "data", "model")),
+    (r"experts/down$", ("expert", "model", "data")),
+    (r"shared/(gate|up)$", (CUT, "model")),
+    (r"shared/down$", ("model", CUT)),
+    (r"latent_(down|up)$", (CUT, None)),
+    (r"router/weight$", (CUT, None)),
+    (r"norm/(down|up)$", (CUT, None)),
+    (r"^(embedding|readout)$", (None, CUT)),
+)
+
+
+def make_mesh(
+    *,
+    replica: int = 1,
+    data: int = 1,
+    expert: int = 1,
+    model: int = 1,
+    devices: Sequence[jax.Device] | None = None,
+) -> Mesh:
+    """A mesh over the first `replica * data * expert * model` of the devices (default: all that
+    JAX sees). `MarinError` when there are too few.
+    """
+    shape = (replica, data, expert, model)
+    found = list(jax.devices() if devices is None else devices)
+    needed = replica * data * expert * model
+    if needed > len(found):
+        raise MarinError(
+            f"mesh: {dict(zip(AXES, shape, strict=True))} needs {needed} devices, "
+            f"found {len(found)} ({found[0].platform}): make an axis smaller"
+        )
+    kinds = (AxisType.Auto,) * len(AXES)
+    return jax.make_mesh(shape, AXES, kinds, devices=found[:needed])
+
+
+def row_spec(ndim: int = 2) -> P:
+    """The spec of arrays whose first dimension is rows (or tokens in row order)."""
+    return P(ROWS, *(None,) * (ndim - 1))
+
+
+def spec_of(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
+    """The spec of the parameter at this path (`layers/attention/query`)."""
+    for pattern, trailing in _RULES:
+        if re.search(pattern, path):
+            full = (None,) * (len(shape) - len(trailing)) + trailing
+            return P(*(_fit(axes, size, mesh) for axes, size in zip(full, shape, strict=True)))
+    return P(*(None,) * len(shape))
+
+
+def _fit(axes: Any, size: int, mesh: Mesh) -> Any:
+    """The axes that divide this dimension, taken in order."""
+    kept: list[str] = []
+    for axis in (axes,) if isinstance(axes, str) else axes or ():
+        if size % mesh.shape[axis] == 0 and mesh.shape[axis] > 1:
+            kept.append(axis)
+            size //= mesh.shape[axis]
+    return tuple(kept) if len(kept) > 1 else kept[0] if kept else None
+
+
+def path_of(keys: Sequence[Any]) -> str:
+    """`layers/attention/query` from a key path of `jax.tree_util` into an `nnx.State`."""
+    return "/".join(str(key.key) for key in keys if hasattr(key, "key"))
+
+
+def parameter_specs(params: Any, mesh: Mesh) -> Any:
+    """A tree like `params` (arrays or shapes, e.g. an `nnx.State`) of `PartitionSpec`."""
+    return jax.tree_util.tree_map_with_path(
+        lambda keys, leaf: spec_of(path_of(keys), leaf.shape, mesh), params
+    )
+
+
+def parameter_shardings(params: Any, mesh: Mesh) -> Any:
+    """A tree like `params` of `NamedSharding`."""
+    return jax.tree_util.tree_map_with_path(
+        lambda keys, leaf: NamedSharding(mesh, spec_of(path_of(keys), leaf.shape, mesh)), params
+    )
+
+
+def constrain(x: Array, mesh: Mesh, spec: P) -> Array:
+    """States where an intermediate array lies."""
+    placed: Array = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+    return placed
+
+
+def gather(params: Any, mesh: Mesh, dtype: Any, prefix: str = "") -> Any:
+    """Parameters ready for use: matrices in `dtype`, with the `CUT` axes gathered.
+
+    Experts stay spread over `expert`, heads over `model`. The gradient is scattered back as soon as
+    it is summed, so that no device keeps a whole one. The router and vectors keep their type.
+    """
+
+    def ready(keys: Any, leaf: Array) -> Array:
+        path = prefix + path_of(keys)
+        if any(re.search(pattern, path) for pattern, _ in _RULES) and "router" not in path:
+            leaf = leaf.astype(dtype)
+        cut = spec_of(path, leaf.shape, mesh)
+        kept = ("expert", "model") if "experts/" in path else ("model",)
+        whole = P(*(axes if axes in kept else None for axes in cut))
+        if whole == cut:
+            return leaf
+        return _gather(leaf, NamedSharding(mesh, whole), NamedSharding(mesh, cut))
+
+    return jax.tree_util.tree_map_with_path(ready, params)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _gather(x: Array, whole: NamedSharding, cut: NamedSharding) -> Array:
+    gathered: Array = jax.lax.with_sharding_constraint(x, whole)
+    return gathered
+
+
+def _gather_forward(x: Array, whole: NamedSharding, cut: NamedSharding) -> tuple[Array, None]:
+    return _gather(x, whole, cut), None
+
+
+def _gather_backward(
+    whole: NamedSharding, cut: NamedSharding, _: None, cotangent: Array
+) -> tuple[Array]:
+    return (jax.lax.with_sharding_constraint(cotangent, cut),)
+
+
+_gather.defvjp(_gather_forward, _gather_backward)
