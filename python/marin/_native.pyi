@@ -30,6 +30,77 @@ def xxh3_bytes(data: bytes) -> str:
 
 # dedup
 
+DEDUP_NORMALIZATION: int
+"""Version of the normalization of texts; changes whenever a text may give another hash."""
+
+class DedupSession:
+    """One deduplication of exactly `documents` documents, numbered from 0.
+
+    `add` every batch, ask `repeated_id`, `plan`, `add_texts` what it names, `resolve`, and read
+    `rows`. `add` and `add_texts` may run in several threads at once and release the GIL. Files that
+    do not fit into `memory` bytes go to `directory` and vanish with the process.
+    """
+
+    def __init__(
+        self,
+        documents: int,
+        *,
+        words: int,
+        characters: int,
+        unit: str,
+        bands: int,
+        rows: int,
+        seed: int,
+        threshold: float,
+        measure: str,
+        priority: list[str],
+        exempt: list[str],
+        memory: int,
+        directory: str | os.PathLike[str],
+    ) -> None: ...
+    def add(
+        self, first: int, ids: ArrowLike, texts: ArrowLike, sources: ArrowLike | None = None
+    ) -> None:
+        """Takes documents `first..`: strings or bytes. A null text counts as empty."""
+
+    def repeated_id(self) -> tuple[str, int, int] | None:
+        """The first id that occurs again, with the numbers of both documents."""
+
+    def plan(self, threads: int) -> NDArray[np.uint32]:
+        """The documents whose texts `add_texts` has to see, ascending."""
+
+    def add_texts(self, first: int, documents: NDArray[np.uint32], texts: ArrowLike) -> None:
+        """`texts` are those of documents `first..`; only `documents` of them are read."""
+
+    def resolve(self, threads: int) -> None: ...
+    def rows(self, first: int, count: int) -> list[ArrowArray]:
+        """id, keep, cluster, representative, similarity, reason of `count` documents."""
+
+    def summary(self) -> dict[str, Any]: ...
+    def examples(self, count: int) -> list[tuple[int, int, float, str]]:
+        """(removed, kept, similarity, reason) by document number, the most doubtful first."""
+
+def dedup_banding(threshold: float, bins: int) -> tuple[int, int]:
+    """(bands, rows) of least expected error with at most `bins` values. Raises `ValueError`."""
+
+def dedup_sketches(
+    texts: ArrowLike, *, words: int, characters: int, unit: str, bins: int, seed: int
+) -> NDArray[np.uint64]:
+    """Fast sketches, uint64[texts, bins]; all ones for a text without shingles."""
+
+def dedup_kperm(
+    texts: ArrowLike,
+    *,
+    words: int,
+    characters: int,
+    unit: str,
+    family: str,
+    a: NDArray[np.uint64],
+    b: NDArray[np.uint64],
+    cap: int | None,
+) -> NDArray[np.uint64]:
+    """datasketch's sketches, uint64[texts, permutations]. Raises `ValueError`."""
+
 # datakit
 
 QUALITY_KINDS: list[str]

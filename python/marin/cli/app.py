@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from marin.cli.dedup import dedup
 from marin.cli.quickstart import quickstart
 from marin.cli.report import report
 from marin.errors import MarinError
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 # In the order of the data flow, which is the order in `marin --help`. Groups: app.add_typer.
 app.command()(quickstart)
+app.command()(dedup)
 app.command()(report)
 
 

@@ -10,6 +10,7 @@ directory and a finished one is never redone:
     stage.manifest
 """
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,21 +65,40 @@ class StageDir:
 
 @contextmanager
 def stage_directory(
-    root: Path, stage: str, parameters: Mapping[str, Any], inputs: Mapping[str, str]
+    root: Path,
+    stage: str,
+    parameters: Mapping[str, Any],
+    inputs: Mapping[str, str],
+    *,
+    directory: Path | None = None,
 ) -> Iterator[StageDir]:
     """Opens `root/<stage>-<hash of parameters and inputs>` and sweeps what a killed run left.
+
+    A `directory` that the user named is opened instead; it must not hold another finished result.
 
     Whole files of an unfinished stage stay, so that it can go on from them; partial ones go. A
     finished directory whose files are missing or cut counts as unfinished: its manifest goes.
     """
     identity = {"stage": stage, "parameters": parameters, "inputs": inputs}
-    path = root / f"{stage}-{fingerprint(identity)[:_HASH_DIGITS]}"
+    path = directory or root / f"{stage}-{fingerprint(identity)[:_HASH_DIGITS]}"
     path.mkdir(parents=True, exist_ok=True)
     manifest = finished_stage(path)
+    if manifest is not None and identity != {
+        "stage": manifest.stage,
+        "parameters": manifest.parameters,
+        "inputs": manifest.inputs,
+    }:
+        raise MarinError(
+            f"{path}: holds a finished {manifest.stage} of other inputs or parameters; "
+            "choose another directory or remove this one"
+        )
     if manifest is None:
         (path / MANIFEST_NAME).unlink(missing_ok=True)
-        for partial in path.rglob(f"{PARTIAL_PREFIX}*"):
-            partial.unlink(missing_ok=True)
+        for partial in list(path.rglob(f"{PARTIAL_PREFIX}*")):
+            if partial.is_dir():
+                shutil.rmtree(partial)
+            else:
+                partial.unlink(missing_ok=True)
     stage_dir = StageDir(path, stage, parameters, inputs, manifest)
     yield stage_dir
     if not stage_dir.finished:

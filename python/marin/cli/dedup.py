@@ -1,0 +1,118 @@
+"""`marin dedup INPUT... --out DIR`."""
+
+import re
+import resource
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from marin.cli.output import print_json, print_table, progress_for
+from marin.errors import MarinError
+
+Inputs = Annotated[list[Path], typer.Argument(help="Document directories or Parquet files.")]
+Out = Annotated[Path, typer.Option("--out", help="Where the sidecars go.")]
+Threshold = Annotated[float, typer.Option(help="Similarity from which a document goes, in (0, 1].")]
+Words = Annotated[int, typer.Option(help="Words in a shingle.")]
+Characters = Annotated[
+    int, typer.Option(help="Characters in a shingle, for scripts without spaces.")
+]
+UnitName = Annotated[
+    Literal["auto", "character"], typer.Option("--unit", help="What shingles count.")
+]
+Measure = Annotated[Literal["jaccard", "containment"], typer.Option(help="The similarity.")]
+Permutations = Annotated[int, typer.Option(help="Most values in a sketch.")]
+Seed = Annotated[int, typer.Option(help="Of the sketches.")]
+Priority = Annotated[str, typer.Option(help="Sources to keep in preference, best first: a,b,c.")]
+Exempt = Annotated[str, typer.Option(help="Sources that lose nothing: a,b,c.")]
+Memory = Annotated[str, typer.Option(help="Bytes for candidates, as 512MiB or 4GiB.")]
+Threads = Annotated[int, typer.Option(help="0 for all cores.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def dedup(
+    inputs: Inputs,
+    out: Out,
+    threshold: Threshold = 0.8,
+    words: Words = 5,
+    characters: Characters = 5,
+    unit: UnitName = "auto",
+    measure: Measure = "jaccard",
+    permutations: Permutations = 256,
+    seed: Seed = 1,
+    priority: Priority = "",
+    exempt: Exempt = "",
+    memory: Memory = "",
+    threads: Threads = 0,
+    json_output: Json = False,
+) -> None:
+    """Find exact and near duplicates; write which documents stay, beside the documents."""
+    from marin.datakit.dedup import DedupConfig, Shingling, dedup_into
+    from marin.engine import read_manifest
+    from marin.engine.manifest import MANIFEST_NAME
+
+    config = DedupConfig(
+        threshold=threshold,
+        shingling=Shingling(words, characters, unit),
+        measure=measure,
+        permutations=permutations,
+        seed=seed,
+        priority=_names(priority),
+        exempt=_names(exempt),
+        memory=parse_bytes(memory, "--memory") if memory else None,
+        threads=threads,
+    )
+    start = time.monotonic()
+    directory = dedup_into(inputs, out, config, progress=progress_for(json_output))
+    seconds = time.monotonic() - start
+    summary = read_manifest(directory).summary
+    if json_output:
+        keys = ("documents", "kept", "removed_exact", "removed_fuzzy")
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print_json(
+            {key: summary[key] for key in keys}
+            | {
+                "seconds": round(seconds, 3),
+                "peak_bytes": peak_bytes,
+                "manifest": str(directory / MANIFEST_NAME),
+            }
+        )
+        return
+    print_table(
+        "Removed by source",
+        ("source", "documents", "exact", "fuzzy", "kept"),
+        [
+            (
+                row["source"] or "(none)",
+                row["documents"],
+                row["removed_exact"],
+                row["removed_fuzzy"],
+                row["documents"] - row["removed_exact"] - row["removed_fuzzy"],
+            )
+            for row in summary["by_source"]
+        ],
+        console=Console(),
+    )
+    print(
+        f"{summary['kept']:,} of {summary['documents']:,} documents stay; sidecars in {directory}"
+    )
+
+
+def parse_bytes(text: str, option: str) -> int:
+    """`512MiB`, `4G`, `1000000`: a number of bytes in units of 1024.
+
+    Raises:
+      MarinError: it is none of these.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if not match:
+        raise MarinError(f"{option} {text!r}: expected a size such as 512MiB or 4GiB")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -1,0 +1,197 @@
+"""The Parquet files of a deduplication, read in parallel, in batches of bounded size."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from marin._native import xxh3_file
+from marin.engine import read_manifest, verify_files
+from marin.engine.manifest import MANIFEST_NAME
+from marin.errors import MarinError
+
+_BATCH_BYTES = 8 << 20
+_BATCH_ROWS = 1 << 16
+_READ_BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class DocumentFile:
+    """One input file. `name` is that of its sidecar, relative to the output directory; `first` is
+    the number of its first document among all.
+    """
+
+    name: str
+    path: Path
+    fingerprint: str
+    first: int
+    metadata: pq.FileMetaData
+    has_source: bool
+
+    @property
+    def rows(self) -> int:
+        return int(self.metadata.num_rows)
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """One row group of a file; `first` is the number of its first document among all."""
+
+    file: DocumentFile
+    index: int
+    first: int
+    rows: int
+
+    def batches(self, columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """(number of the first document, batch) of about 8 MiB each."""
+        group = self.file.metadata.row_group(self.index)
+        rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES * self.rows // max(group.total_byte_size, 1)))
+        first = self.first
+        try:
+            with pq.ParquetFile(
+                self.file.path, metadata=self.file.metadata, buffer_size=_READ_BUFFER_BYTES
+            ) as reader:
+                for batch in reader.iter_batches(
+                    rows, row_groups=[self.index], columns=list(columns), use_threads=False
+                ):
+                    yield first, batch
+                    first += batch.num_rows
+        except (OSError, pa.ArrowException) as error:
+            raise MarinError(f"{self.file.path}: cannot be read ({error})") from None
+
+
+def find_files(inputs: Sequence[Path]) -> tuple[DocumentFile, ...]:
+    """The files of document directories and Parquet files, in the order of their names.
+
+    Raises:
+      MarinError: an input is missing, unfinished, no Parquet, lacks a column, or two files would
+        have the same name.
+    """
+    found = [
+        (source, name, path, fingerprint)
+        for source in inputs
+        for name, path, fingerprint in _list(source)
+    ]
+    if not found:
+        raise MarinError(f"{', '.join(map(str, inputs)) or 'no input'}: no Parquet file there")
+    names = [name for _, name, _, _ in found]
+    if len(set(names)) < len(names):
+        found = [(s, f"{s.resolve().name}/{n}" if s.is_dir() else n, p, f) for s, n, p, f in found]
+    found.sort(key=lambda entry: entry[1])
+    for (_, name, path, _), (_, next_name, next_path, _) in pairwise(found):
+        if name == next_name:
+            raise MarinError(
+                f"{path} and {next_path}: both sidecars would be {name}; "
+                "rename one of the input directories or run them apart"
+            )
+    files, first = [], 0
+    for _, name, path, fingerprint in found:
+        metadata, has_source = _open(path)
+        files.append(DocumentFile(name, path, fingerprint, first, metadata, has_source))
+        first += metadata.num_rows
+    return tuple(files)
+
+
+def row_groups(files: Sequence[DocumentFile]) -> list[RowGroup]:
+    groups = []
+    for file in files:
+        first = file.first
+        for index in range(file.metadata.num_row_groups):
+            rows = file.metadata.row_group(index).num_rows
+            groups.append(RowGroup(file, index, first, rows))
+            first += rows
+    return groups
+
+
+def for_each_batch(
+    groups: Sequence[RowGroup],
+    columns: Callable[[DocumentFile], Sequence[str]],
+    threads: int,
+    work: Callable[[int, pa.RecordBatch], None],
+) -> None:
+    """Calls `work(first, batch)` for every batch of `groups`, from `threads` threads.
+
+    Every thread starts on a row group of its own; where there are fewer of them than threads,
+    decoding a group is serial and the work on its batches is parallel. The first error ends all.
+    """
+    cursors = [
+        (threading.Lock(), group.batches(columns(group.file))) for group in groups if group.rows
+    ]
+    failed = threading.Event()
+
+    def run(thread: int) -> None:
+        # A thread walks over its share of the groups first, and then helps with all others.
+        own, others = (
+            cursors[thread::threads],
+            [c for c in cursors if c not in cursors[thread::threads]],
+        )
+        try:
+            for lock, batches in own + others:
+                while not failed.is_set():
+                    with lock:
+                        item = next(batches, None)
+                    if item is None:
+                        break
+                    work(*item)
+        except BaseException:
+            failed.set()
+            raise
+
+    with ThreadPoolExecutor(threads) as pool:
+        for future in [pool.submit(run, thread) for thread in range(threads)]:
+            future.result()
+
+
+def strings(column: pa.Array, path: Path, name: str) -> pa.Array:
+    """`column` as an array of strings or bytes that the Rust side reads."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column, kind = column.dictionary_decode(), kind.value_type
+    if (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    ):
+        return column
+    if pa.types.is_string_view(kind) or (name != "text" and pa.types.is_integer(kind)):
+        return column.cast(pa.large_string())
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column), pa.large_string())
+    raise MarinError(f"{path}: column {name!r} is {kind}, expected a string")
+
+
+def _list(source: Path) -> Iterator[tuple[str, Path, str]]:
+    if source.is_file():
+        yield source.name, source, xxh3_file(source)
+    elif (source / MANIFEST_NAME).is_file():
+        manifest = read_manifest(source)
+        for problem in verify_files(source, manifest, content=False):
+            raise MarinError(problem)
+        for entry in manifest.files:
+            if entry.name.endswith(".parquet"):
+                yield entry.name, source / entry.name, entry.xxh3
+    elif source.is_dir():
+        for path in sorted(source.rglob("*.parquet")):
+            yield path.relative_to(source).as_posix(), path, xxh3_file(path)
+    else:
+        raise MarinError(f"{source}: no such file or directory")
+
+
+def _open(path: Path) -> tuple[pq.FileMetaData, bool]:
+    try:
+        with pq.ParquetFile(path) as file:
+            metadata, names = file.metadata, file.schema_arrow.names
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise MarinError(f"{path}: not a readable Parquet file ({reason})") from None
+    for name in ("id", "text"):
+        if name not in names:
+            found = ", ".join(names) or "none"
+            raise MarinError(f"{path}: no column {name!r}; columns found: {found}")
+    return metadata, "source" in names

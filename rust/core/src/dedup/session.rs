@@ -1,0 +1,392 @@
+//! The state of one deduplication, from batches of documents to the decision over each.
+//!
+//! [`Session::add`] takes every batch once, [`Session::plan`] finds the candidates and names the
+//! documents whose text is needed again, [`Session::add_texts`] takes those, and
+//! [`Session::resolve`] decides. `add` and `add_texts` may be called from several threads at once.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use rayon::prelude::*;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::banding::Banding;
+use super::candidates::{self, Buckets};
+use super::exact::best_of_class;
+use super::ids::Ids;
+use super::sketch::Sketcher;
+use super::spill::{Record, Spill};
+use super::store::Store;
+use super::survivors::{Rules, Work, choose};
+use super::text::{Kind, Reader, Shingling};
+use super::verify::{Measure, sort_distinct};
+use crate::{Error, Result};
+
+const NONE: u32 = u32::MAX;
+
+/// Buffers of a reader that grew beyond this many tokens are given back after the text.
+const BUFFER_TOKENS: usize = 1 << 20;
+
+/// Bytes that one remembered raw hash costs in its table.
+const SEEN_BYTES: usize = 48;
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub shingling: Shingling,
+    pub banding: Banding,
+    pub seed: u64,
+    pub threshold: f64,
+    pub measure: Measure,
+    /// Sources whose documents are preferred, the most preferred first; all others come after.
+    pub priority: Vec<String>,
+    /// Sources whose documents are never removed.
+    pub exempt: Vec<String>,
+    /// Bytes that band keys, shingle sets and raw hashes may take in memory together.
+    pub memory: usize,
+    /// Where files go that do not fit in memory; an existing directory.
+    pub directory: PathBuf,
+}
+
+/// One document of a batch. A text of None counts as empty.
+pub struct Document<'a> {
+    pub id: &'a [u8],
+    pub source: &'a str,
+    pub text: Option<&'a [u8]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    Kept,
+    Exact,
+    Fuzzy,
+}
+
+/// The decision over one document. `twin` is the document itself if it is kept.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decision {
+    pub reason: Reason,
+    pub twin: u32,
+    pub similarity: f32,
+}
+
+/// What is known of each document after the first pass.
+struct Table {
+    exact: Vec<u128>,
+    length: Vec<u32>,
+    kind: Vec<Kind>,
+    source: Vec<u32>,
+    /// The document whose raw text this one repeats, or NONE.
+    same: Vec<u32>,
+    ids: Ids,
+    sources: Vec<String>,
+    source_numbers: HashMap<String, u32>,
+    added: usize,
+}
+
+/// What [`Session::plan`] found.
+struct Plan {
+    /// Document by rank, and rank by document.
+    order: Vec<u32>,
+    rank: Vec<u32>,
+    best: Vec<u32>,
+    buckets: Buckets,
+    weights: Vec<u16>,
+    /// By rank: the document under which the shingle set is stored.
+    stored: HashMap<u32, u32>,
+}
+
+pub struct Session {
+    settings: Settings,
+    documents: usize,
+    table: Mutex<Table>,
+    seen: Vec<Mutex<HashMap<u128, u32>>>,
+    seen_limit: usize,
+    spill: Spill,
+    store: Store,
+    plan: Option<Plan>,
+    decisions: Vec<Decision>,
+    work: Work,
+}
+
+impl Session {
+    /// For exactly `documents` documents, numbered from 0.
+    pub fn new(settings: Settings, documents: usize) -> Result<Self> {
+        if documents >= NONE as usize {
+            return Err(Error::invalid(format!(
+                "{documents} documents: expected fewer than {NONE} in one run"
+            )));
+        }
+        let table = Table {
+            exact: vec![0; documents],
+            length: vec![0; documents],
+            kind: vec![Kind::Empty; documents],
+            source: vec![0; documents],
+            same: vec![NONE; documents],
+            ids: Ids::default(),
+            sources: Vec::new(),
+            source_numbers: HashMap::new(),
+            added: 0,
+        };
+        let memory = settings.memory;
+        let spill = Spill::new(&settings.directory, settings.banding.bands, documents, memory / 4);
+        let store = Store::new(&settings.directory, memory / 2);
+        const SHARDS: usize = 64;
+        Ok(Self {
+            documents,
+            table: Mutex::new(table),
+            seen: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            seen_limit: memory / 8 / SEEN_BYTES / SHARDS,
+            spill,
+            store,
+            plan: None,
+            decisions: Vec::new(),
+            work: Work::default(),
+            settings,
+        })
+    }
+
+    /// Takes documents `first..first + batch.len()`.
+    pub fn add(&self, first: u32, batch: &[Document<'_>]) -> Result<()> {
+        let bands = self.settings.banding.bands;
+        let mut reader = Reader::new(self.settings.shingling);
+        let mut sketcher = Sketcher::new(self.settings.banding.bins(), self.settings.seed);
+        let mut records: Vec<Vec<Record>> = vec![Vec::new(); bands];
+        let mut scratch = Vec::new();
+        let mut summaries = Vec::with_capacity(batch.len());
+        for (number, document) in (first..).zip(batch) {
+            let text = document.text.unwrap_or_default();
+            if let Some(same) = self.seen_before(text, number) {
+                summaries.push(Err(same));
+                continue;
+            }
+            let (summary, shingles) = reader.read(text);
+            if matches!(summary.kind, Kind::Words | Kind::Characters) {
+                let sketch = sketcher.sketch(shingles);
+                for (band, records) in records.iter_mut().enumerate() {
+                    let key = self.settings.banding.key(sketch, band);
+                    records.push(Record { key, document: number });
+                }
+                sort_distinct(shingles, &mut scratch);
+                self.store.offer(number, shingles);
+            }
+            summaries.push(Ok(summary));
+            reader.shrink(BUFFER_TOKENS);
+        }
+        for (band, records) in records.iter().enumerate() {
+            self.spill.push(band, records)?;
+        }
+        let mut table = self.table.lock().expect("no thread panics while it holds the table");
+        for (at, (summary, document)) in (first as usize..).zip(summaries.iter().zip(batch)) {
+            match *summary {
+                Ok(summary) => {
+                    table.exact[at] = summary.exact;
+                    table.length[at] = summary.length;
+                    table.kind[at] = summary.kind;
+                }
+                Err(same) => table.same[at] = same,
+            }
+            table.source[at] = table.source_number(document.source);
+        }
+        table.ids.add(first, batch.iter().map(|document| document.id));
+        table.added += batch.len();
+        Ok(())
+    }
+
+    /// The document that was read with the very same bytes, if it is remembered. Which of several
+    /// equal ones is read first does not show in the result: they have the same hashes.
+    fn seen_before(&self, text: &[u8], number: u32) -> Option<u32> {
+        let hash = xxh3_128(text);
+        let shard = (hash as usize) % self.seen.len();
+        let mut seen = self.seen[shard].lock().expect("no thread panics while it holds a shard");
+        if let Some(&same) = seen.get(&hash) {
+            return Some(same);
+        }
+        if seen.len() < self.seen_limit {
+            seen.insert(hash, number);
+        }
+        None
+    }
+
+    /// The first id that two documents share, with their numbers, after the last batch.
+    pub fn repeated_id(&mut self) -> Option<(String, u32, u32)> {
+        let ids = &mut self.table.get_mut().expect("no thread panics while it holds the table").ids;
+        ids.finish();
+        let (first, second) = ids.twice()?;
+        Some((String::from_utf8_lossy(ids.get(first)).into_owned(), first, second))
+    }
+
+    /// Finds the candidates, after the last batch. Returns the documents whose texts
+    /// [`Session::add_texts`] has to see, ascending. Runs on the current rayon pool.
+    pub fn plan(&mut self) -> Result<Vec<u32>> {
+        self.seen.clear();
+        let table = self.table.get_mut().expect("no thread panics while it holds the table");
+        if table.added != self.documents || table.ids.finish() != self.documents {
+            return Err(Error::invalid(format!(
+                "{} documents were added: expected {}",
+                table.added, self.documents
+            )));
+        }
+        table.resolve_same();
+        let order = table.order(&self.settings);
+        let mut rank = vec![0; self.documents];
+        order.iter().enumerate().for_each(|(at, &document)| rank[document as usize] = at as u32);
+        let best = best_of_class(&table.exact, &rank, |document| {
+            table.kind[document as usize] == Kind::Empty
+        });
+        let class_rank = |document: u32| rank[best[document as usize] as usize];
+        let (buckets, weights) = candidates::buckets(&self.spill, class_rank)?;
+        let candidates = buckets.documents();
+        let is_candidate = |document: u32| candidates.binary_search(&class_rank(document)).is_ok();
+        self.store.retain(is_candidate);
+        let mut stored: HashMap<u32, u32> = HashMap::with_capacity(candidates.len());
+        for document in self.store.documents() {
+            stored.entry(class_rank(document)).or_insert(document);
+        }
+        let mut needed = Vec::new();
+        for &candidate in &candidates {
+            stored.entry(candidate).or_insert_with(|| {
+                needed.push(order[candidate as usize]);
+                order[candidate as usize]
+            });
+        }
+        needed.sort_unstable();
+        self.plan = Some(Plan { order, rank, best, buckets, weights, stored });
+        Ok(needed)
+    }
+
+    /// Takes texts that [`Session::plan`] asked for.
+    pub fn add_texts(&self, texts: &[(u32, &[u8])]) -> Result<()> {
+        let mut reader = Reader::new(self.settings.shingling);
+        let mut scratch = Vec::new();
+        for &(document, text) in texts {
+            let (_, shingles) = reader.read(text);
+            sort_distinct(shingles, &mut scratch);
+            self.store.put(document, shingles)?;
+            reader.shrink(BUFFER_TOKENS);
+        }
+        Ok(())
+    }
+
+    /// Decides over every document. Runs on the current rayon pool.
+    pub fn resolve(&mut self) -> Result<()> {
+        let plan = self.plan.take().ok_or_else(|| Error::invalid("resolve before plan"))?;
+        let table = self.table.get_mut().expect("no thread panics while it holds the table");
+        let exempt = table.exempt(&self.settings.exempt);
+        let is_exempt = |document: u32| exempt[table.source[document as usize] as usize];
+        let rules = Rules {
+            measure: self.settings.measure,
+            threshold: self.settings.threshold,
+            sets: &self.store.close(),
+            stored: |rank: u32| plan.stored[&rank],
+            exempt: |rank: u32| is_exempt(plan.order[rank as usize]),
+        };
+        let (removals, work) = choose(&plan.buckets, &plan.weights, &rules)?;
+        self.work = work;
+        self.decisions = (0..self.documents as u32)
+            .into_par_iter()
+            .map(|document| {
+                let best = plan.best[document as usize];
+                let kept = Decision { reason: Reason::Kept, twin: document, similarity: 1.0 };
+                if is_exempt(document) {
+                    return kept;
+                }
+                let best_rank = plan.rank[best as usize];
+                match removals.binary_search_by_key(&best_rank, |removal| removal.removed) {
+                    Ok(at) => Decision {
+                        reason: Reason::Fuzzy,
+                        twin: plan.order[removals[at].kept as usize],
+                        similarity: removals[at].similarity as f32,
+                    },
+                    Err(_) if best == document => kept,
+                    Err(_) => Decision { reason: Reason::Exact, twin: best, similarity: 1.0 },
+                }
+            })
+            .collect();
+        Ok(())
+    }
+
+    /// The decisions by document; empty before [`Session::resolve`].
+    pub fn decisions(&self) -> &[Decision] {
+        &self.decisions
+    }
+
+    pub fn work(&self) -> Work {
+        self.work
+    }
+
+    /// Reads what the first pass found; the lock is not contended then.
+    pub fn with_documents<T>(&self, read: impl FnOnce(Documents<'_>) -> T) -> T {
+        let table = self.table.lock().expect("no thread panics while it holds the table");
+        read(Documents(&table))
+    }
+}
+
+/// What is known of the documents.
+pub struct Documents<'a>(&'a Table);
+
+impl Documents<'_> {
+    pub fn id(&self, document: u32) -> &[u8] {
+        self.0.ids.get(document)
+    }
+
+    pub fn kind(&self, document: u32) -> Kind {
+        self.0.kind[document as usize]
+    }
+
+    pub fn source(&self, document: u32) -> &str {
+        &self.0.sources[self.0.source[document as usize] as usize]
+    }
+}
+
+impl Table {
+    fn source_number(&mut self, source: &str) -> u32 {
+        if let Some(&number) = self.source_numbers.get(source) {
+            return number;
+        }
+        let number = self.sources.len() as u32;
+        self.sources.push(source.to_owned());
+        self.source_numbers.insert(source.to_owned(), number);
+        number
+    }
+
+    fn resolve_same(&mut self) {
+        for at in 0..self.same.len() {
+            if self.same[at] != NONE {
+                let same = self.same[at] as usize;
+                self.exact[at] = self.exact[same];
+                self.length[at] = self.length[same];
+                self.kind[at] = self.kind[same];
+            }
+        }
+    }
+
+    fn exempt(&self, sources: &[String]) -> Vec<bool> {
+        self.sources.iter().map(|source| sources.contains(source)).collect()
+    }
+
+    /// Documents from the best to the worst: exempt ones, then by the priority of their source, the
+    /// longest first, ties by id.
+    fn order(&self, settings: &Settings) -> Vec<u32> {
+        let exempt = self.exempt(&settings.exempt);
+        let place: Vec<u64> = self
+            .sources
+            .iter()
+            .zip(&exempt)
+            .map(|(source, &exempt)| {
+                let listed = settings.priority.iter().position(|listed| listed == source);
+                let place = listed.unwrap_or(settings.priority.len()) as u64;
+                place + if exempt { 0 } else { 1 << 24 }
+            })
+            .collect();
+        let key = |document: u32| {
+            let at = document as usize;
+            place[self.source[at] as usize] << 32 | u64::from(!self.length[at])
+        };
+        let mut order: Vec<u32> = (0..self.length.len() as u32).collect();
+        order.par_sort_unstable_by(|&a, &b| {
+            key(a).cmp(&key(b)).then_with(|| self.ids.compare(a, b))
+        });
+        order
+    }
+}
