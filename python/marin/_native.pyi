@@ -328,9 +328,6 @@ class Shard:
     ) -> None:
         """Fills flat arrays with the rows from `first` on, as many as `cells` has elements."""
 
-    def verify(self) -> None:
-        """Checks all blocks."""
-
 def checksum_shard(
     path: str, row_length: int, block_table: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], int]:

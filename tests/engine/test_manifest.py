@@ -77,6 +77,18 @@ def test_another_format_version_is_refused(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
+def test_a_flipped_character_of_a_manifest_is_found(tmp_path: Path) -> None:
+    finish(tmp_path, size=1)
+    path = tmp_path / "manifest.json"
+    text = path.read_text()
+    for at in range(len(text)):
+        if text[at] in " \n":
+            continue
+        path.write_text(text[:at] + chr(ord(text[at]) ^ 1) + text[at + 1 :])
+        with pytest.raises(MarinError, match=r"manifest\.json"):
+            read_manifest(tmp_path)
+
+
 def test_a_finished_stage_is_not_redone_and_a_changed_parameter_is_another_directory(
     tmp_path: Path,
 ) -> None:

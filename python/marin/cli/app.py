@@ -9,6 +9,7 @@ import sys
 import typer
 
 from marin.cli.dedup import dedup
+from marin.cli.pack import pack
 from marin.cli.quickstart import quickstart
 from marin.cli.report import report
 from marin.errors import MarinError
@@ -23,6 +24,7 @@ app = typer.Typer(
 # In the order of the data flow, which is the order in `marin --help`. Groups: app.add_typer.
 app.command()(quickstart)
 app.command()(dedup)
+app.command()(pack)
 app.command()(report)
 
 

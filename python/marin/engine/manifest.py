@@ -17,6 +17,7 @@ from marin.errors import MarinError
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+_CHECKSUM = "xxh3"
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,9 @@ def write_manifest(
         for name in sorted(rows)
     )
     manifest = Manifest(stage, dict(parameters), dict(inputs), files, dict(summary or {}))
-    write_json(directory / MANIFEST_NAME, asdict(manifest))
+    # As JSON reads back: what is summed must not depend on types that JSON does not keep.
+    content = json.loads(json.dumps(asdict(manifest)))
+    write_json(directory / MANIFEST_NAME, {**content, _CHECKSUM: fingerprint(content)})
     return manifest
 
 
@@ -91,11 +94,13 @@ def read_manifest(directory: Path) -> Manifest:
     """Reads the manifest of a finished directory.
 
     Raises:
-      MarinError: there is none, it cannot be read, or it is of another format version.
+      MarinError: there is none, it is damaged, or it is of another format version.
     """
     path = directory / MANIFEST_NAME
     try:
         raw = json.loads(path.read_text())
+        checksum = raw.pop(_CHECKSUM, None)
+        intact = checksum == fingerprint(raw)
         files = tuple(FileEntry(**entry) for entry in raw.pop("files"))
         manifest = Manifest(files=files, **raw)
     except FileNotFoundError:
@@ -111,6 +116,10 @@ def read_manifest(directory: Path) -> Manifest:
         raise MarinError(
             f"{path}: format version {manifest.format_version}, expected {FORMAT_VERSION}; "
             "run its stage again with this version of marin"
+        )
+    if not intact:
+        raise MarinError(
+            f"{path}: damaged or edited, its content differs from its checksum; run its stage again"
         )
     return manifest
 

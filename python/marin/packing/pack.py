@@ -1,13 +1,16 @@
 """A plan becomes shards: rows in training order, in files that any Arrow reader maps."""
 
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from os import cpu_count
 from pathlib import Path
 
-from marin.engine import Progress, Silent, stage_directory
+from marin._native import xxh3_file
+from marin.engine import Manifest, Progress, Silent, read_manifest, stage_directory
+from marin.errors import MarinError
 from marin.packing.config import ShardConfig
 from marin.packing.planned import PlannedRows
-from marin.packing.shard import ShardPlace, places, write_shard
+from marin.packing.shard import ShardPlace, is_whole, places, write_shard
 
 STAGE = "shards"
 
@@ -27,7 +30,6 @@ def pack(
     """
     source = PlannedRows(plan, store)
     summary = source.manifest.summary
-    stages = [(stage["rows"], stage["row_length"]) for stage in summary["stages"]]
     cells = list(summary["cells"])
     parameters = {
         "shard_tokens": config.shard_tokens,
@@ -38,22 +40,108 @@ def pack(
     with stage_directory(Path(root), STAGE, parameters, inputs) as stage:
         if not stage.finished:
             (stage.path / "index").mkdir(exist_ok=True)
-            shards = places(stages, config)
-            with (
-                progress.task("Write rows", total=summary["rows"]) as task,
-                ThreadPoolExecutor(config.threads or cpu_count()) as pool,
-            ):
+            shards = places(_stages(source.manifest), config)
 
-                def write(place: ShardPlace) -> None:
-                    # The index comes last, so a shard with an index is whole.
-                    done = (place.name, place.index_name)
-                    if not all((stage.path / name).is_file() for name in done):
-                        write_shard(stage.path, place, source, cells, config.documents)
-                    task.advance(place.rows)
+            def write(place: ShardPlace) -> None:
+                if not is_whole(stage.path, place):
+                    write_shard(stage.path, place, source, cells, config.documents)
 
-                for _ in pool.map(write, shards):
-                    pass
+            _in_threads(write, shards, config.threads, "Write rows", progress)
             files = {place.name: place.rows for place in shards}
             files |= {place.index_name: place.rows for place in shards}
-            stage.finish(files, {**summary, "schedule": source.schedule.to_json()})
+            stage.finish(
+                files,
+                {
+                    **summary,
+                    "plan": str(source.path.resolve()),
+                    "schedule": source.schedule.to_json(),
+                },
+            )
     return stage.path
+
+
+def repair(
+    shards: Path,
+    *,
+    plan: Path | None = None,
+    store: Path | None = None,
+    threads: int = 0,
+    progress: Progress = Silent(),
+) -> list[str]:
+    """Checks every byte of finished shards and writes again what is not as the manifest says.
+
+    Returns:
+      One line per damaged file. They are whole again.
+
+    Raises:
+      MarinError: the manifest is missing or not the one of these shards, or plan or store are gone.
+    """
+    manifest = read_manifest(Path(shards))
+    if manifest.stage != STAGE:
+        raise MarinError(f"{shards}: a directory of stage {manifest.stage}, expected {STAGE}")
+    parameters = manifest.parameters
+    config = ShardConfig(
+        parameters["shard_tokens"], parameters["block_tokens"], parameters["documents"], threads
+    )
+    files = {file.name: file for file in manifest.files}
+    damage: dict[ShardPlace, list[str]] = {}
+
+    def check(place: ShardPlace) -> None:
+        for name in (place.name, place.index_name):
+            path = Path(shards) / name
+            if not path.is_file():
+                damage.setdefault(place, []).append(f"{path}: missing")
+            elif name not in files or xxh3_file(path) != files[name].xxh3:
+                damage.setdefault(place, []).append(f"{path}: differs from its checksum")
+
+    every = places(_stages(manifest), config)
+    _in_threads(check, every, threads, "Verify rows", progress)
+    if not damage:
+        return []
+    source = PlannedRows(plan or Path(manifest.summary["plan"]), store)
+    if source.manifest.fingerprint != manifest.inputs["plan"]:
+        raise MarinError(
+            f"{source.path}: plan {source.manifest.fingerprint[:12]}, but {shards} was packed from "
+            f"{manifest.inputs['plan'][:12]}; name that plan"
+        )
+    broken = sorted(damage, key=lambda place: place.number)
+
+    def write(place: ShardPlace) -> None:
+        cells = list(manifest.summary["cells"])
+        write_shard(Path(shards), place, source, cells, config.documents)
+        for name in (place.name, place.index_name):
+            if name not in files or xxh3_file(Path(shards) / name) != files[name].xxh3:
+                raise MarinError(
+                    f"{shards}/{name}: written again from its plan it still differs from the "
+                    "manifest, which is not of these shards; delete manifest.json and pack again"
+                )
+
+    _in_threads(write, broken, threads, "Repair rows", progress)
+    return [line for place in broken for line in damage[place]]
+
+
+def _stages(manifest: Manifest) -> list[tuple[int, int]]:
+    return [(stage["rows"], stage["row_length"]) for stage in manifest.summary["stages"]]
+
+
+def _in_threads(
+    work: Callable[[ShardPlace], None],
+    shards: Iterable[ShardPlace],
+    threads: int,
+    name: str,
+    progress: Progress,
+) -> None:
+    """Runs `work` on every shard; the first error ends it, once what runs has finished."""
+    shards = list(shards)
+    with (
+        progress.task(name, total=sum(place.rows for place in shards)) as task,
+        ThreadPoolExecutor(threads or cpu_count()) as pool,
+    ):
+        jobs = [pool.submit(work, place) for place in shards]
+        try:
+            for place, job in zip(shards, jobs, strict=True):
+                job.result()
+                task.advance(place.rows)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise

@@ -95,12 +95,7 @@ def write_shard(
                 writer.write_batch(batch)
                 bounds.append((begin, sink.tell()))
         index = _index(partial, place, bounds)
-    with (
-        atomic_file(directory / place.index_name) as partial,
-        pa.OSFile(str(partial), "wb") as sink,
-        pa.ipc.new_file(sink, index.schema) as writer,
-    ):
-        writer.write_batch(index)
+    _write_index(directory / place.index_name, index)
 
 
 def _block(source: PlannedRows, first: int, count: int, schema: pa.Schema) -> pa.RecordBatch:
@@ -147,6 +142,41 @@ def _index(path: Path, place: ShardPlace, bounds: list[tuple[int, int]]) -> pa.R
     return pa.RecordBatch.from_arrays(columns, schema=INDEX_SCHEMA.with_metadata(metadata))
 
 
+def is_whole(directory: Path, place: ShardPlace) -> bool:
+    """Whether a shard is there as its index says; the index is then written again, for damage to
+    it that the comparison cannot see."""
+    try:
+        index = _read_index(directory / place.index_name)
+        bounds = [
+            (offset, offset + size)
+            for offset, size in zip(
+                index["offset"].to_pylist(), index["bytes"].to_pylist(), strict=True
+            )
+        ]
+        found = _index(directory / place.name, place, bounds)
+        if not pa.Table.from_batches([found]).equals(index, check_metadata=True):
+            return False
+    except (OSError, ValueError, KeyError, pa.ArrowException):
+        return False
+    _write_index(directory / place.index_name, found)
+    return True
+
+
+def _write_index(path: Path, index: pa.RecordBatch) -> None:
+    with (
+        atomic_file(path) as partial,
+        pa.OSFile(str(partial), "wb") as sink,
+        pa.ipc.new_file(sink, index.schema) as writer,
+    ):
+        writer.write_batch(index)
+
+
+def _read_index(path: Path) -> pa.Table:
+    reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    return pa.Table.from_batches(batches, reader.schema)
+
+
 def open_shard(directory: Path, place: ShardPlace) -> Shard:
     """Opens a shard by its index, which the caller has checked against the manifest.
 
@@ -155,11 +185,7 @@ def open_shard(directory: Path, place: ShardPlace) -> Shard:
     """
     path = directory / place.index_name
     try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        index = pa.Table.from_batches(
-            [reader.get_batch(number) for number in range(reader.num_record_batches)],
-            reader.schema,
-        )
+        index = _read_index(path)
         metadata = {key.decode(): value.decode() for key, value in index.schema.metadata.items()}
         found = tuple(int(metadata[name]) for name in ("first_row", "row_length", "rows_per_block"))
         if found != (place.first_row, place.row_length, place.rows_per_block):

@@ -35,6 +35,7 @@ class Stream:
       cursor: go on from here with the batches that it has seen; later ones are as scheduled, or
         as `batch_size` says.
       batch_size: rows of every batch from the cursor (or the start) on.
+      tokenizer: content hash of the tokenizer that the rows must be of.
       store: where the plan's store lies now, if it was moved.
 
     Raises:
@@ -49,6 +50,7 @@ class Stream:
         reader: tuple[int, int] = (0, 1),
         cursor: Cursor | None = None,
         batch_size: int | None = None,
+        tokenizer: str | None = None,
         store: Path | None = None,
     ) -> None:
         index, readers = reader
@@ -63,6 +65,11 @@ class Stream:
             raise MarinError(
                 f"{self.path}: plan {self.plan[:12]}, but the cursor is of plan "
                 f"{cursor.plan[:12]}; use the shards that the run began with"
+            )
+        if tokenizer is not None and summary["tokenizer"] != tokenizer:
+            raise MarinError(
+                f"{self.path}: tokens of tokenizer {summary['tokenizer']}, expected {tokenizer}; "
+                "use the tokenizer that the store was made with"
             )
         self.start = 0 if cursor is None else cursor.step
         sizes = _batch_sizes(scheduled, cursor, batch_size)

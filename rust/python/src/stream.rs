@@ -88,10 +88,6 @@ impl Shard {
         };
         py.detach(|| self.0.read(first, &mut out)).map_err(to_py_err)
     }
-
-    fn verify(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.0.verify()).map_err(to_py_err)
-    }
 }
 
 #[pyfunction]

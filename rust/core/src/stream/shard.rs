@@ -118,12 +118,6 @@ impl Shard {
         Ok(())
     }
 
-    /// Checks every block.
-    pub fn verify(&self) -> Result<()> {
-        let mut loaded = self.take_idle(0);
-        (0..self.blocks.len()).try_for_each(|block| self.load(block, &mut loaded))
-    }
-
     fn take_idle(&self, block: usize) -> Loaded {
         let mut idle = self.idle.lock().expect("no panic while held");
         let at = idle.iter().position(|loaded| loaded.block == block);
@@ -150,23 +144,27 @@ impl Shard {
         Ok(())
     }
 
-    /// Says which row of a block with a wrong checksum is damaged.
-    fn name_damage(&self, index: usize, data: &[u8]) -> String {
+    /// The first row of a block, counted in the shard, whose checksum is wrong.
+    fn wrong_row(&self, index: usize, data: &[u8]) -> Option<usize> {
         let first = index * self.geometry.rows_per_block;
         let expected = &self.row_xxh3[first..][..self.blocks[index].rows as usize];
-        let found = View::of(data, &self.blocks[index], self.geometry.row_length);
-        let wrong = found.and_then(|view| {
-            (0..expected.len()).find(|&row| view.row_checksum(row) != Some(expected[row]))
-        });
-        match wrong {
+        let view = View::of(data, &self.blocks[index], self.geometry.row_length)?;
+        let wrong =
+            (0..expected.len()).find(|&row| view.row_checksum(row) != Some(expected[row]))?;
+        Some(first + wrong)
+    }
+
+    /// Says what of a block with a wrong checksum is damaged.
+    fn name_damage(&self, index: usize, data: &[u8]) -> String {
+        let first = index * self.geometry.rows_per_block;
+        match self.wrong_row(index, data) {
             Some(row) => format!(
-                "record batch {index}, row {} of the shard: content differs from its checksum",
-                first + row
+                "record batch {index}, row {row} of the shard: content differs from its checksum"
             ),
             None => format!(
                 "record batch {index}, rows {first} to {}: its Arrow metadata differs from its \
                  checksum",
-                first + expected.len() - 1
+                first + self.blocks[index].rows as usize - 1
             ),
         }
     }
