@@ -113,6 +113,49 @@ def read_text_files(
     `repaired: uint32` (malformed UTF-8 sequences replaced) and `problem: string` ("", "binary",
     "too large", "not a file", or the operating system's reason), in the order of `paths`."""
 
+def parse_jsonl(
+    block: bytes, last: bool, text: str, id: str | None, source: str | None, threads: int
+) -> tuple[int, int, ArrowArray, ArrowArray]:
+    """Parses the whole lines of a block (with `last`, an unfinished one too): bytes used, lines, a
+    record batch of documents (`number`, `id`, `text`, `source`, `metadata`: the other keys as one
+    JSON object, `repaired`), and one of rejected lines (`number`, `reason`, `excerpt`)."""
+
+def parse_warc(block: bytes, last: bool) -> tuple[int, int, ArrowArray, ArrowArray]:
+    """Parses the whole WARC or WET records of a block; answers as `parse_jsonl`. Text is taken
+    from conversion records and plain-text resources and responses."""
+
+def repair_texts(bytes: ArrowLike) -> ArrowArray:
+    """A (large) binary column as UTF-8: a record batch of `text: large_string`, malformed
+    sequences replaced by U+FFFD, and `repaired: uint32`, how many there were."""
+
+class SeenIds:
+    """The ids of a corpus so far, as 64-bit hashes."""
+
+    def unique(self, ids: ArrowLike) -> ArrowArray:
+        """A record batch of `id` and `renamed`: an id seen before gets `#2`, `#3`, ... appended.
+        Raises `ValueError` for a null id."""
+
+class ContaminationIndex:
+    """The distinct word n-grams of evaluation items (chunks of a string column). An item shorter
+    than `n` words is one n-gram if it has 6 at least. Raises `ValueError` for n below 6."""
+
+    def __init__(self, items: Sequence[ArrowLike], n: int) -> None: ...
+    def __len__(self) -> int: ...
+    def search(self, texts: ArrowLike, threads: int) -> ArrowArray:
+        """A record batch of `grams`, `starts`, `ends`: lists of uint32, the distinct n-grams found
+        in each text and the bytes where each first stands."""
+
+    def judge(
+        self,
+        grams: ArrowLike,
+        documents_with: NDArray[np.uint64],
+        guard: int,
+        threshold: float,
+    ) -> ArrowArray:
+        """A record batch of `item`, `share`, `found`, null for clean documents: the item of which
+        the largest share, at least `threshold`, of the n-grams was found. N-grams that
+        `documents_with` says are in more than `guard` documents do not count."""
+
 def document_keys(ids: ArrowLike, seed: int) -> ArrowArray:
     """`uint64` xxh3 of each id under `seed`. Raises `ValueError` for a null id."""
 

@@ -46,7 +46,7 @@ def make_documents(tmp_path: Path) -> MakeDocuments:
                         0, (part + 1) * len(table) // parts - part * len(table) // parts
                     )
                     pattern = PART_PATTERN.format(part)
-                    with DocumentWriter(stage.path, pattern, table.schema) as writer:
+                    with DocumentWriter(stage.path, pattern) as writer:
                         writer.write(chosen)
                     rows.update(writer.rows)
                 stage.finish(rows)

@@ -11,8 +11,10 @@ and returns at once where it is finished.
 
 from marin.datakit.domains import DomainsConfig, domains
 from marin.datakit.embed import EmbedConfig, embed
+from marin.datakit.ingest import ingest
 from marin.datakit.local import LocalConfig, local_documents
 from marin.datakit.quality import QualityConfig, quality, score_quality
+from marin.datakit.sources import Source
 from marin.datakit.store import Sidecars, StoreConfig, build_store
 from marin.datakit.tokenize import tokenize
 from marin.datakit.tokenizer import BPEConfig, SpecialTokens, load_tokenizer, train_bpe
@@ -24,11 +26,13 @@ __all__ = [
     "LocalConfig",
     "QualityConfig",
     "Sidecars",
+    "Source",
     "SpecialTokens",
     "StoreConfig",
     "build_store",
     "domains",
     "embed",
+    "ingest",
     "load_tokenizer",
     "local_documents",
     "quality",

@@ -1,13 +1,14 @@
 """Embeddings of documents: int8 vectors of about unit length with a scale each."""
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
 from marin._native import lexical_embedding
 from marin.datakit.parts import write_sidecar
-from marin.engine import Progress, Silent, read_manifest, stage_directory
+from marin.engine import Engine, Local, Progress, Silent, read_manifest, stage_directory
 from marin.errors import MarinError
 
 
@@ -35,6 +36,7 @@ def embed(
     config: EmbedConfig,
     *,
     dedup: Path | None = None,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Writes the embedding sidecar (`id`, `embedding: fixed_size_list<int8>[D]`, `scale`).
@@ -42,7 +44,6 @@ def embed(
     value = int8 * scale. A document without words is the zero vector with scale 0; one that
     `dedup` removed likewise.
     """
-    progress = progress or Silent()
     if not 16 <= config.dimensions <= 1 << 14:
         raise MarinError(f"dimensions = {config.dimensions}: expected 16 to 16384")
     inputs = {"documents": read_manifest(documents).fingerprint}
@@ -51,21 +52,23 @@ def embed(
     parameters = {"kind": "lexical", **asdict(config)}
     schema = embedding_schema(config.dimensions)
 
-    def transform(batch: pa.RecordBatch) -> pa.RecordBatch:
-        vectors = pa.record_batch(lexical_embedding(batch["text"], config.dimensions, 0))
-        return pa.record_batch([batch["id"], *vectors.columns], names=schema.names)
-
     with stage_directory(root, "embedding", parameters, inputs) as stage:
         if not stage.finished:
-            rows = write_sidecar(
+            rows, _ = write_sidecar(
                 stage,
                 documents,
                 ["text"],
                 schema,
-                transform,
+                partial(_lexical, config.dimensions),
                 name="Embed",
                 dedup=dedup,
-                progress=progress,
+                engine=engine or Local(),
+                progress=progress or Silent(),
             )
             stage.finish(rows, {"dimensions": config.dimensions})
     return stage.path
+
+
+def _lexical(dimensions: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    vectors = pa.record_batch(lexical_embedding(batch["text"], dimensions, 0))
+    return pa.record_batch([batch["id"], *vectors.columns], names=["id", "embedding", "scale"])

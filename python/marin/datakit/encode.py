@@ -1,11 +1,14 @@
 """Texts to token ids in batches, long texts in pieces; nothing but ids leaves the library."""
 
 import re
+from array import array
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 TOKENS_TYPE = pa.large_list(pa.field("item", pa.uint32(), nullable=False))
 # Text given to the library at once: its encodings take some hundred bytes per token.
@@ -18,10 +21,9 @@ _BOUNDARY_SEARCH = 4096
 
 
 class Encoder:
-    """Encodes columns of texts; `tokens` counts what it wrote, BOS and EOS included."""
+    """Encodes columns of texts with `bos` before and `eos` after each (None: nothing)."""
 
     def __init__(self, tokenizer: Tokenizer, bos: int | None, eos: int | None) -> None:
-        self.tokens = 0
         self._tokenizer = tokenizer
         self._bos = [] if bos is None else [bos]
         self._eos = [] if eos is None else [eos]
@@ -29,23 +31,12 @@ class Encoder:
     def encode(self, texts: pa.Array) -> pa.Array:
         """`large_list<uint32>` of the texts' tokens, null for null."""
         present = texts.is_valid().to_numpy(zero_copy_only=False)
-        lengths: list[np.ndarray] = []
-        ids: list[np.ndarray] = []
-        pieces: list[str] = []
-        owners: list[int] = []
-        waiting = 0
-        for row, text in enumerate(texts.drop_null().to_pylist()):
-            for piece in pieces_of(text):
-                pieces.append(piece)
-                owners.append(row)
-                waiting += len(piece)
-                if waiting >= BATCH_CHARACTERS:
-                    self._encode_batch(pieces, lengths, ids)
-                    pieces, waiting = [], 0
-        self._encode_batch(pieces, lengths, ids)
+        pieces = [pieces_of(text) for text in texts.drop_null().to_pylist()]
+        owners = np.repeat(np.arange(len(pieces)), np.fromiter(map(len, pieces), np.int64))
+        lengths, ids = self._encode_pieces(list(chain.from_iterable(pieces)))
         counts = np.zeros(len(texts), dtype=np.int64)
-        inside = np.zeros(int(present.sum()), dtype=np.int64)
-        np.add.at(inside, np.array(owners, dtype=np.int64), np.concatenate(lengths))
+        inside = np.zeros(len(pieces), dtype=np.int64)
+        np.add.at(inside, owners, lengths)
         counts[present] = inside + len(self._bos) + len(self._eos)
         offsets = np.concatenate([[0], np.cumsum(counts)])
         flat = np.empty(offsets[-1], dtype=np.uint32)
@@ -54,20 +45,39 @@ class Encoder:
         for at, token in [(starts, t) for t in self._bos] + [(ends - 1, t) for t in self._eos]:
             flat[at] = token
             framing[at] = True
-        flat[~framing] = np.concatenate(ids)
-        self.tokens += len(flat)
+        flat[~framing] = ids
         return pa.LargeListArray.from_arrays(
             pa.array(offsets), pa.array(flat), mask=pa.array(~present), type=TOKENS_TYPE
         )
 
-    def _encode_batch(
-        self, pieces: list[str], lengths: list[np.ndarray], ids: list[np.ndarray]
-    ) -> None:
-        encodings = self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
-        sizes = np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings))
-        tokens = chain.from_iterable(encoding.ids for encoding in encodings)
-        ids.append(np.fromiter(tokens, dtype=np.uint32, count=int(sizes.sum())))
-        lengths.append(sizes)
+    def _encode_pieces(self, pieces: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens per piece and all tokens; a batch is converted while the next one is encoded."""
+        lengths: list[int] = []
+        ids = array("I")
+        with ThreadPoolExecutor(1) as background:
+            waiting: Future[list[Encoding]] | None = None
+            for batch in [*_batches(pieces), None]:
+                following = background.submit(self._encode, batch) if batch is not None else None
+                if waiting is not None:
+                    for encoding in waiting.result():
+                        tokens = encoding.ids
+                        lengths.append(len(tokens))
+                        # The fastest way from a list of int to a buffer of uint32.
+                        ids.fromlist(tokens)
+                waiting = following
+        return np.array(lengths, dtype=np.int64), np.frombuffer(ids, dtype=np.uint32)
+
+    def _encode(self, batch: list[str]) -> list[Encoding]:
+        return self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+
+
+def _batches(pieces: list[str]) -> Iterator[list[str]]:
+    start = size = 0
+    for index, piece in enumerate(pieces):
+        size += len(piece)
+        if size >= BATCH_CHARACTERS or index == len(pieces) - 1:
+            yield pieces[start : index + 1]
+            start, size = index + 1, 0
 
 
 def pieces_of(text: str) -> list[str]:

@@ -143,7 +143,7 @@ def local_documents(
             table = pa.concat_tables(chosen.table).sort_by(
                 [("source", "ascending"), ("path", "ascending")]
             )
-            with DocumentWriter(stage.path, PART_PATTERN, table.schema) as writer:
+            with DocumentWriter(stage.path, PART_PATTERN) as writer:
                 writer.write(table)
             stage.finish(writer.rows, _summary(table, chosen, found))
     return stage.path

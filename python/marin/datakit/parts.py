@@ -6,6 +6,7 @@ group by row group needs memory for one of them, whatever the corpus holds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from marin.engine import Manifest, Progress, StageDir, atomic_file, read_manifest
+from marin.engine import Engine, Manifest, Progress, StageDir, atomic_file, read_manifest
 from marin.errors import MarinError
 
 PART_PATTERN = "part-{:05d}.parquet"
-DOCUMENT_FIELDS = (
-    pa.field("id", pa.string(), nullable=False),
-    pa.field("text", pa.large_string()),
-    pa.field("source", pa.string(), nullable=False),
-)
+_COUNT_KEY = b"marin.count"
 
 
 def part_names(manifest: Manifest) -> list[str]:
@@ -32,7 +29,12 @@ def part_names(manifest: Manifest) -> list[str]:
 def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     """A writer with the settings of every part file: Zstandard, no dictionary for unique text."""
     return pq.ParquetWriter(
-        path, schema, compression="zstd", compression_level=1, use_dictionary=["source"]
+        path,
+        schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=["source"],
+        write_statistics=False,
     )
 
 
@@ -100,34 +102,70 @@ def check_same_rows(
     )
 
 
+Transform = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class _PartTask:
+    documents: Path
+    part: str
+    columns: tuple[str, ...]
+    dedup: Path | None
+    target: Path
+    schema: pa.Schema
+    transform: Transform
+    count: str | None
+
+
 def write_sidecar(
     stage: StageDir,
     documents: Path,
     columns: Sequence[str],
     schema: pa.Schema,
-    transform: Callable[[pa.RecordBatch], pa.RecordBatch],
+    transform: Transform,
     *,
     name: str,
+    count: str | None = None,
     dedup: Path | None = None,
+    engine: Engine,
     progress: Progress,
-) -> dict[str, int]:
-    """Writes one sidecar part per part of `documents`; returns the rows per file.
+) -> tuple[dict[str, int], int]:
+    """Writes one sidecar part per part of `documents`, each a task of `engine`; returns the rows
+    per file and the total length of the lists in column `count`.
 
-    `transform` turns a row group of `id` and `columns` into the sidecar's rows. With `dedup`, the
-    columns are null where the document was removed. A part that an earlier run finished is kept.
+    `transform`, a function of a module or a partial of one, turns a row group of `id` and `columns`
+    into the sidecar's rows. With `dedup`, the columns are null where the document was removed. A
+    part that an earlier run finished is kept.
     """
-    manifest = read_manifest(documents)
-    rows: dict[str, int] = {}
-    with progress.task(name, total=manifest.rows) as task:
-        for part in part_names(manifest):
-            target = stage.path / part
-            if not target.exists():
-                with atomic_file(target) as partial, parquet_writer(partial, schema) as writer:
-                    for batch in kept_groups(documents, part, columns, dedup):
-                        writer.write_batch(transform(batch).cast(schema))
-                        task.advance(len(batch))
-            rows[part] = pq.read_metadata(target).num_rows
-    return rows
+    parts = part_names(read_manifest(documents))
+    tasks = [
+        _PartTask(
+            documents, part, tuple(columns), dedup, stage.path / part, schema, transform, count
+        )
+        for part in parts
+        if not (stage.path / part).exists()
+    ]
+    with progress.task(name, total=len(parts)) as bar:
+        bar.advance(len(parts) - len(tasks))
+        for _ in engine.map(_write_part, tasks):
+            bar.advance(1)
+    metadata = {part: pq.read_metadata(stage.path / part) for part in parts}
+    counted = [int((m.metadata or {}).get(_COUNT_KEY, 0)) for m in metadata.values()]
+    return {part: m.num_rows for part, m in metadata.items()}, sum(counted)
+
+
+def _write_part(task: _PartTask) -> None:
+    total = 0
+    with (
+        atomic_file(task.target) as partial,
+        parquet_writer(partial, task.schema) as writer,
+    ):
+        for batch in kept_groups(task.documents, task.part, task.columns, task.dedup):
+            rows = task.transform(batch).cast(task.schema)
+            if task.count is not None:
+                total += pc.sum(pc.list_value_length(rows[task.count])).as_py() or 0
+            writer.write_batch(rows)
+        writer.add_key_value_metadata({_COUNT_KEY: str(total).encode()})
 
 
 def kept_groups(

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from marin._native import QUALITY_KINDS, quality_rules, quality_scores
 from marin.datakit.parts import kept_rows, part_names, read_part, write_sidecar, write_table
-from marin.engine import Progress, Silent, read_manifest, stage_directory
+from marin.engine import Engine, Local, Progress, Silent, read_manifest, stage_directory
 from marin.errors import MarinError
 
 SCORE_SCHEMA = pa.schema(
@@ -38,30 +38,36 @@ class QualityConfig:
     buckets: int = 5
 
 
-def score_quality(documents: Path, root: Path, *, progress: Progress | None = None) -> Path:
+def score_quality(
+    documents: Path,
+    root: Path,
+    *,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> Path:
     """Writes the score sidecar: `id`, `score`, `kind` (index into prose, code, data) and `broken`
     (bit i: the published threshold of rule i of `quality_rules()` is broken)."""
-    progress = progress or Silent()
     inputs = {"documents": read_manifest(documents).fingerprint}
     parameters = {"rules": [list(rule) for rule in quality_rules()]}
-
-    def transform(batch: pa.RecordBatch) -> pa.RecordBatch:
-        scored = pa.record_batch(quality_scores(batch["text"], 0))
-        return pa.record_batch([batch["id"], *scored.columns], names=SCORE_SCHEMA.names)
-
     with stage_directory(root, "scores", parameters, inputs) as stage:
         if not stage.finished:
-            rows = write_sidecar(
+            rows, _ = write_sidecar(
                 stage,
                 documents,
                 ["text"],
                 SCORE_SCHEMA,
-                transform,
+                _score,
                 name="Score quality",
-                progress=progress,
+                engine=engine or Local(),
+                progress=progress or Silent(),
             )
             stage.finish(rows)
     return stage.path
+
+
+def _score(batch: pa.RecordBatch) -> pa.RecordBatch:
+    scored = pa.record_batch(quality_scores(batch["text"], 0))
+    return pa.record_batch([batch["id"], *scored.columns], names=SCORE_SCHEMA.names)
 
 
 def quality(

@@ -13,6 +13,7 @@ writes it as one file per cell, `store/<cell>/part-<bucket>.arrow`.
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,15 @@ import pyarrow.compute as pc
 from marin._native import document_keys
 from marin.datakit.encode import TOKENS_TYPE
 from marin.datakit.parts import check_same_rows, kept_rows, part_names, read_groups, read_part
-from marin.engine import Progress, Silent, StageDir, atomic_file, read_manifest, stage_directory
+from marin.engine import (
+    Engine,
+    Local,
+    Progress,
+    Silent,
+    atomic_file,
+    read_manifest,
+    stage_directory,
+)
 from marin.errors import MarinError
 
 VALIDATION = "validation"
@@ -72,6 +81,7 @@ def build_store(
     root: Path,
     config: StoreConfig,
     *,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Writes the store: `<cell>/part-NNNNN.arrow` and `validation/part-NNNNN.arrow`.
@@ -82,7 +92,7 @@ def build_store(
     Raises:
       MarinError: a sidecar lacks rows or has them in another order, or nothing was kept.
     """
-    progress = progress or Silent()
+    engine, progress = engine or Local(), progress or Silent()
     if not 0 <= config.validation < 1:
         raise MarinError(f"validation = {config.validation}: expected a share from 0 to below 1")
     inputs = {"documents": read_manifest(documents).fingerprint}
@@ -95,8 +105,18 @@ def build_store(
             buckets = max(1, -(-4 * int(tokens["tokens"]) // config.bucket_bytes))
             spill = stage.path / "spill"
             spill.mkdir(exist_ok=True)
-            _spill(documents, sidecars, spill, config, buckets, progress)
-            rows, summary = _write_buckets(stage, spill, buckets, progress)
+            parts = part_names(read_manifest(documents))
+            joins = [_Join(documents, sidecars, part, spill, config, buckets) for part in parts]
+            with progress.task("Join sidecars", total=len(joins)) as task:
+                for _ in engine.map(_spill, joins):
+                    task.advance(1)
+            sorts = [_Sort(stage.path, spill, bucket) for bucket in range(buckets)]
+            counts: list[_Counts] = []
+            with progress.task("Write cells", total=buckets) as task:
+                for count in engine.map(_write_bucket, sorts):
+                    counts.append(count)
+                    task.advance(1)
+            rows, summary = _total(stage.path, counts)
             if not summary["cells"]:
                 raise MarinError(
                     f"{documents}: no document is left to train on; lower the held-out share "
@@ -112,30 +132,40 @@ def build_store(
     return stage.path
 
 
-def _spill(
-    documents: Path,
-    sidecars: Sidecars,
-    spill: Path,
-    config: StoreConfig,
-    buckets: int,
-    progress: Progress,
-) -> None:
+@dataclass(frozen=True)
+class _Join:
+    documents: Path
+    sidecars: Sidecars
+    part: str
+    spill: Path
+    config: StoreConfig
+    buckets: int
+
+
+@dataclass(frozen=True)
+class _Sort:
+    store: Path
+    spill: Path
+    bucket: int
+
+
+_Counts = dict[str, tuple[int, int]]
+"""Rows and tokens by file."""
+
+
+def _spill(join: _Join) -> None:
     """Writes `spill/<part>-<bucket>.arrow`, rows in the order of the part."""
-    manifest = read_manifest(documents)
-    with progress.task("Join sidecars", total=manifest.rows) as task:
-        for part in part_names(manifest):
-            paths = [spill / f"{part}-{bucket:05d}.arrow" for bucket in range(buckets)]
-            if paths[-1].exists():
-                continue
-            pending: list[list[pa.RecordBatch]] = [[] for _ in paths]
-            for batch in _joined(documents, sidecars, part, config):
-                bucket = _bucket(batch["key"].to_numpy(), buckets)
-                for index in np.unique(bucket):
-                    pending[index].append(batch.filter(pa.array(bucket == index)))
-                task.advance(len(batch))
-            for path, batches in zip(paths, pending, strict=True):
-                with atomic_file(path) as partial:
-                    _write_arrow(partial, pa.Table.from_batches(batches, _SPILL_SCHEMA))
+    paths = [join.spill / f"{join.part}-{bucket:05d}.arrow" for bucket in range(join.buckets)]
+    if all(path.exists() for path in paths):
+        return
+    pending: list[list[pa.RecordBatch]] = [[] for _ in paths]
+    for batch in _joined(join.documents, join.sidecars, join.part, join.config):
+        bucket = _bucket(batch["key"].to_numpy(), join.buckets)
+        for index in np.unique(bucket):
+            pending[index].append(batch.filter(pa.array(bucket == index)))
+    for path, batches in zip(paths, pending, strict=True):
+        with atomic_file(path) as partial:
+            _write_arrow(partial, pa.Table.from_batches(batches, _SPILL_SCHEMA))
 
 
 def _bucket(keys: np.ndarray, buckets: int) -> np.ndarray:
@@ -191,39 +221,43 @@ def _joined(
         )
 
 
-def _write_buckets(
-    stage: StageDir, spill: Path, buckets: int, progress: Progress
-) -> tuple[dict[str, int], dict[str, Any]]:
-    """Sorts each bucket by folder and key and writes its files; returns rows and the summary."""
+def _write_bucket(sort: _Sort) -> _Counts:
+    """Sorts a bucket by folder and key and writes its files."""
+    tables = []
+    for path in sorted(sort.spill.glob(f"*-{sort.bucket:05d}.arrow")):
+        with pa.memory_map(str(path)) as source:
+            tables.append(pa.ipc.open_file(source).read_all())
+    table = pa.concat_tables(tables)
+    order = pc.sort_indices(
+        table.select(["folder", "key", "id"]),
+        [("folder", "ascending"), ("key", "ascending"), ("id", "ascending")],
+    )
+    counts: _Counts = {}
+    for folder, start, end in _runs(table["folder"].take(order)):
+        chosen = table.take(order[start:end])
+        file = f"{folder}/part-{sort.bucket:05d}.arrow"
+        schema = _VALIDATION_SCHEMA if folder == VALIDATION else STORE_SCHEMA
+        _write_file(sort.store / file, chosen.select(schema.names).cast(schema))
+        tokens = pc.sum(pc.list_value_length(chosen["tokens"])).as_py()
+        counts[file] = (len(chosen), tokens)
+    return counts
+
+
+def _total(store: Path, counts: list[_Counts]) -> tuple[dict[str, int], dict[str, Any]]:
+    """Rows by file, and documents and tokens by cell; there is a validation file in any case."""
     rows: dict[str, int] = {}
-    counts: dict[str, dict[str, int]] = {}
-    with progress.task("Write cells", total=buckets) as task:
-        for bucket in range(buckets):
-            tables = []
-            for path in sorted(spill.glob(f"*-{bucket:05d}.arrow")):
-                with pa.memory_map(str(path)) as source:
-                    tables.append(pa.ipc.open_file(source).read_all())
-            table = pa.concat_tables(tables)
-            order = pc.sort_indices(
-                table.select(["folder", "key", "id"]),
-                [("folder", "ascending"), ("key", "ascending"), ("id", "ascending")],
-            )
-            for folder, start, end in _runs(table["folder"].take(order)):
-                chosen = table.take(order[start:end])
-                file = f"{folder}/part-{bucket:05d}.arrow"
-                schema = _VALIDATION_SCHEMA if folder == VALIDATION else STORE_SCHEMA
-                _write_file(stage.path / file, chosen.select(schema.names).cast(schema))
-                rows[file] = len(chosen)
-                count = counts.setdefault(folder, {"documents": 0, "tokens": 0})
-                count["documents"] += len(chosen)
-                count["tokens"] += pc.sum(pc.list_value_length(chosen["tokens"])).as_py()
-            task.advance(1)
-    if VALIDATION not in counts:
+    cells: dict[str, dict[str, int]] = {}
+    for file, (documents, tokens) in chain.from_iterable(count.items() for count in counts):
+        rows[file] = documents
+        cell = cells.setdefault(file.partition("/")[0], {"documents": 0, "tokens": 0})
+        cell["documents"] += documents
+        cell["tokens"] += tokens
+    if VALIDATION not in cells:
         file = f"{VALIDATION}/part-00000.arrow"
-        _write_file(stage.path / file, _VALIDATION_SCHEMA.empty_table())
+        _write_file(store / file, _VALIDATION_SCHEMA.empty_table())
         rows[file] = 0
-    validation = counts.pop(VALIDATION, {"documents": 0, "tokens": 0})
-    return rows, {"cells": dict(sorted(counts.items())), "validation": validation}
+    validation = cells.pop(VALIDATION, {"documents": 0, "tokens": 0})
+    return rows, {"cells": dict(sorted(cells.items())), "validation": validation}
 
 
 def _runs(names: pa.ChunkedArray) -> Iterator[tuple[str, int, int]]:
@@ -239,7 +273,7 @@ def _runs(names: pa.ChunkedArray) -> Iterator[tuple[str, int, int]]:
 
 
 def _write_file(path: Path, table: pa.Table) -> None:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as partial:
         _write_arrow(partial, table)
 

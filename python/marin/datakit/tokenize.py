@@ -5,14 +5,16 @@ encoded as the plain text it is; BOS and EOS of the tokenizer directory are put 
 document afterwards, so there is exactly one of each whatever the tokenizer would do.
 """
 
+from functools import lru_cache, partial
 from pathlib import Path
 
 import pyarrow as pa
+from tokenizers import Tokenizer
 
 from marin.datakit.encode import TOKENS_TYPE, Encoder
 from marin.datakit.parts import write_sidecar
 from marin.datakit.tokenizer import open_tokenizer
-from marin.engine import Progress, Silent, read_manifest, stage_directory
+from marin.engine import Engine, Local, Progress, Silent, read_manifest, stage_directory
 
 TOKENS_SCHEMA = pa.schema(
     [pa.field("id", pa.string(), nullable=False), pa.field("tokens", TOKENS_TYPE)]
@@ -25,6 +27,7 @@ def tokenize(
     root: Path,
     *,
     dedup: Path | None = None,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Writes the tokens sidecar (`id`, `tokens: large_list<uint32>`) of `documents`.
@@ -33,10 +36,9 @@ def tokenize(
       tokenizer: a directory of `train_bpe` or `load_tokenizer`.
       dedup: its removed documents get null.
 
-    Memory: one row group of documents and the library's encodings of 2 Mi characters; a longer
+    Memory: one row group of documents and the library's encodings of 4 Mi characters; a longer
     document is encoded in pieces.
     """
-    progress = progress or Silent()
     special = read_manifest(tokenizer).summary
     inputs = {
         "documents": read_manifest(documents).fingerprint,
@@ -46,18 +48,29 @@ def tokenize(
         inputs["dedup"] = read_manifest(dedup).fingerprint
     with stage_directory(root, "tokens", {}, inputs) as stage:
         if not stage.finished:
-            encoder = Encoder(open_tokenizer(tokenizer), special["bos"], special["eos"])
-            rows = write_sidecar(
+            rows, tokens = write_sidecar(
                 stage,
                 documents,
                 ["text"],
                 TOKENS_SCHEMA,
-                lambda batch: pa.record_batch(
-                    [batch["id"], encoder.encode(batch["text"])], schema=TOKENS_SCHEMA
-                ),
+                partial(_encode, tokenizer, special["bos"], special["eos"]),
                 name="Tokenize",
+                count="tokens",
                 dedup=dedup,
-                progress=progress,
+                engine=engine or Local(),
+                progress=progress or Silent(),
             )
-            stage.finish(rows, {"tokenizer": dict(special), "tokens": encoder.tokens})
+            stage.finish(rows, {"tokenizer": dict(special), "tokens": tokens})
     return stage.path
+
+
+def _encode(
+    directory: Path, bos: int | None, eos: int | None, batch: pa.RecordBatch
+) -> pa.RecordBatch:
+    tokens = Encoder(_opened(directory), bos, eos).encode(batch["text"])
+    return pa.record_batch([batch["id"], tokens], schema=TOKENS_SCHEMA)
+
+
+@lru_cache(maxsize=2)
+def _opened(directory: Path) -> Tokenizer:
+    return open_tokenizer(directory)

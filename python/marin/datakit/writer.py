@@ -11,29 +11,29 @@ import pyarrow.parquet as pq
 from marin.datakit.parts import parquet_writer
 from marin.engine.files import PARTIAL_PREFIX, atomic_file
 
-PART_BYTES = 64 << 20
+PART_BYTES = 16 << 20
 GROUP_BYTES = 8 << 20
 
 
 class DocumentWriter:
-    """Cuts a stream of documents into parts of about 64 MiB and row groups of about 8 MiB of text.
+    """Cuts a stream of documents into parts of about 16 MiB and row groups of about 8 MiB of text.
 
     Where a cut falls depends on the documents alone, not on how they are batched in `write`; a
     document is never cut, so one that is larger makes a larger group. `rows` holds the finished
-    parts. Memory: one row group.
+    parts: one at least, if `write` was called. Memory: one row group.
     """
 
-    def __init__(self, directory: Path, pattern: str, schema: pa.Schema) -> None:
+    def __init__(self, directory: Path, pattern: str) -> None:
         self.rows: dict[str, int] = {}
         self._directory = directory
         self._pattern = pattern
-        self._schema = schema
+        self._schema: pa.Schema | None = None
         self._pending: list[pa.Table] = []
         self._pending_bytes = 0
         self._part_bytes = 0
         self._part_rows = 0
         self._writer: pq.ParquetWriter | None = None
-        self._partial = directory / f"{PARTIAL_PREFIX}writer.parquet"
+        self._partial = directory / f"{PARTIAL_PREFIX}{pattern.format(0)}"
 
     def __enter__(self) -> "DocumentWriter":
         return self
@@ -46,14 +46,20 @@ class DocumentWriter:
     ) -> None:
         if kind is None:
             self._write_group()
-            if self._writer is not None or not self.rows:
-                self._finish_part()
+            if self._writer is None and not self.rows and self._schema is not None:
+                self._writer = parquet_writer(self._partial, self._schema)
+            self._finish_part()
         elif self._writer is not None:
             self._writer.close()
             self._partial.unlink(missing_ok=True)
 
     def write(self, table: pa.Table) -> None:
-        """Adds documents; a row group is written whenever one is full."""
+        """Adds documents; a row group is written whenever one is full. Documents with other
+        columns than those before start a new part."""
+        if self._schema is not None and self._schema != table.schema:
+            self._write_group()
+            self._finish_part()
+        self._schema = table.schema
         sizes = pc.fill_null(pc.binary_length(table["text"]), 0).to_numpy().astype(np.int64)
         start = 0
         while start < len(table):
@@ -71,7 +77,7 @@ class DocumentWriter:
             return
         if self._writer is None:
             self._writer = parquet_writer(self._partial, self._schema)
-        group = pa.concat_tables(self._pending).cast(self._schema)
+        group = pa.concat_tables(self._pending)
         self._writer.write_table(group, row_group_size=len(group))
         self._part_bytes += self._pending_bytes
         self._part_rows += len(group)
@@ -81,7 +87,7 @@ class DocumentWriter:
 
     def _finish_part(self) -> None:
         if self._writer is None:
-            self._writer = parquet_writer(self._partial, self._schema)
+            return
         self._writer.close()
         name = self._pattern.format(len(self.rows))
         with atomic_file(self._directory / name) as partial:

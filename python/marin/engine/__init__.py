@@ -4,14 +4,19 @@ from marin.engine.files import atomic_file, write_json
 from marin.engine.manifest import FileEntry, Manifest, read_manifest, verify_files, write_manifest
 from marin.engine.progress import Progress, Silent
 from marin.engine.stage import StageDir, finished_stage, stage_directory
+from marin.engine.workers import Engine, Local, Ray, engine_for
 
 __all__ = [
+    "Engine",
     "FileEntry",
+    "Local",
     "Manifest",
     "Progress",
+    "Ray",
     "Silent",
     "StageDir",
     "atomic_file",
+    "engine_for",
     "finished_stage",
     "read_manifest",
     "stage_directory",

@@ -52,7 +52,7 @@ pub fn embed(texts: &[Option<&str>], dimensions: usize, threads: usize) -> Resul
 fn embed_one(text: &str, features: &mut Vec<u64>, row: &mut [i8]) -> f32 {
     features.clear();
     let mut previous = None;
-    for_each_word(prefix(text, MAX_BYTES), |word| {
+    for_each_word(prefix(text, MAX_BYTES), |word, _| {
         let hash = xxh3_64(word.as_bytes());
         features.push(hash);
         if let Some(previous) = previous.replace(hash) {

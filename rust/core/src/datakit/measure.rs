@@ -65,7 +65,7 @@ fn measure_words(text: &str, m: &mut Measures) {
     let mut stop_words = [false; STOP_WORDS.len()];
     let (mut characters, mut alphabetic, mut spaceless) = (0usize, 0usize, 0usize);
     let mut previous_was_lorem = false;
-    for_each_word(text, |word| {
+    for_each_word(text, |word, _| {
         let length = word.chars().count();
         characters += length;
         alphabetic += usize::from(word.chars().any(char::is_alphabetic));

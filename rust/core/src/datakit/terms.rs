@@ -68,7 +68,7 @@ pub fn distinctive(
 
 fn terms_of(text: &str) -> Vec<String> {
     let mut terms = Vec::new();
-    for_each_word(prefix(text, MAX_BYTES), |word| {
+    for_each_word(prefix(text, MAX_BYTES), |word, _| {
         let long_enough = word.len() >= SHORTEST_TERM && word.len() <= LONGEST_TERM;
         if long_enough && word.chars().all(char::is_alphabetic) {
             terms.push(word.to_owned());

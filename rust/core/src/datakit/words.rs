@@ -4,33 +4,36 @@
 //! (Han, Kana, Thai, Lao, Khmer, Myanmar) give one word per character, so that a line of Chinese
 //! is many words and not one.
 
-/// Calls `found` with every word of `text` in order.
-pub fn for_each_word(text: &str, mut found: impl FnMut(&str)) {
+use std::ops::Range;
+
+/// Calls `found` with every word of `text` in order, and with the range of bytes that it stands in.
+pub fn for_each_word(text: &str, mut found: impl FnMut(&str, Range<usize>)) {
     let mut word = String::with_capacity(32);
-    let mut flush = |word: &mut String| {
-        if !word.is_empty() {
-            found(word);
+    let mut start = 0;
+    for (at, character) in text.char_indices() {
+        let spaceless = !character.is_ascii() && is_spaceless(character);
+        let inside = !spaceless && character.is_alphanumeric();
+        if !inside && !word.is_empty() {
+            found(&word, start..at);
             word.clear();
         }
-    };
-    for character in text.chars() {
-        if character.is_ascii() {
-            if character.is_ascii_alphanumeric() {
+        if spaceless {
+            let end = at + character.len_utf8();
+            found(&text[at..end], at..end);
+        } else if inside {
+            if word.is_empty() {
+                start = at;
+            }
+            if character.is_ascii() {
                 word.push(character.to_ascii_lowercase());
             } else {
-                flush(&mut word);
+                word.extend(character.to_lowercase());
             }
-        } else if is_spaceless(character) {
-            flush(&mut word);
-            word.push(character);
-            flush(&mut word);
-        } else if character.is_alphanumeric() {
-            word.extend(character.to_lowercase());
-        } else {
-            flush(&mut word);
         }
     }
-    flush(&mut word);
+    if !word.is_empty() {
+        found(&word, start..text.len());
+    }
 }
 
 /// Whether words of this character's script are written without spaces between them.
@@ -61,7 +64,7 @@ pub fn prefix(text: &str, bytes: usize) -> &str {
 mod tests {
     fn words(text: &str) -> Vec<String> {
         let mut out = Vec::new();
-        super::for_each_word(text, |word| out.push(word.to_owned()));
+        super::for_each_word(text, |word, _| out.push(word.to_owned()));
         out
     }
 

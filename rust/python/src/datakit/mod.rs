@@ -1,16 +1,16 @@
-use std::path::PathBuf;
+mod contamination;
+mod ingest;
+
 use std::sync::Arc;
 
-use arrow_array::builder::{LargeStringBuilder, StringBuilder, UInt32Builder};
 use arrow_array::types::Float32Type;
 use arrow_array::{
-    Array, ArrayRef, FixedSizeListArray, Float32Array, Int8Array, PrimitiveArray, StringArray,
-    StructArray, UInt8Array, UInt32Array, UInt64Array,
+    Array, ArrayRef, FixedSizeListArray, Float32Array, Int8Array, PrimitiveArray, StructArray,
+    UInt8Array, UInt32Array, UInt64Array,
 };
 use arrow_schema::{DataType, Field, Fields};
 use marin_core::datakit::coarsen::Coarsening;
-use marin_core::datakit::files::Outcome;
-use marin_core::datakit::{assign, coarsen, files, keys, lexical, quality, terms};
+use marin_core::datakit::{assign, coarsen, keys, lexical, quality, terms};
 use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -19,68 +19,10 @@ use crate::arrow::{ArrowArray, ArrowIn, strings};
 use crate::to_py_err;
 
 #[pyfunction]
-fn read_text_files(
-    py: Python<'_>,
-    paths: Vec<PathBuf>,
-    max_bytes: u64,
-    threads: usize,
-) -> PyResult<ArrowArray> {
-    let outcomes =
-        py.detach(|| files::read_texts(&paths, max_bytes, threads)).map_err(to_py_err)?;
-    let mut text = LargeStringBuilder::new();
-    let mut repaired = UInt32Builder::with_capacity(paths.len());
-    let mut problem = StringBuilder::new();
-    for outcome in outcomes {
-        match &outcome {
-            Outcome::Text { text: found, .. } => text.append_value(found),
-            _ => text.append_null(),
-        }
-        repaired.append_value(if let Outcome::Text { repaired, .. } = outcome {
-            repaired
-        } else {
-            0
-        });
-        problem.append_value(match &outcome {
-            Outcome::Text { .. } => "",
-            Outcome::Binary => "binary",
-            Outcome::TooLarge => "too large",
-            Outcome::NotAFile => "not a file",
-            Outcome::Unreadable(reason) => reason,
-        });
-    }
-    Ok(record([
-        ("text", Arc::new(text.finish()) as ArrayRef),
-        ("repaired", Arc::new(repaired.finish())),
-        ("problem", Arc::new(problem.finish())),
-    ]))
-}
-
-#[pyfunction]
 fn document_keys(py: Python<'_>, ids: ArrowIn, seed: u64) -> PyResult<ArrowArray> {
     let ids = present(strings(&ids.0)?)?;
     let keys = py.detach(|| keys::keys(&ids, seed));
     Ok(ArrowArray(Arc::new(UInt64Array::from(keys))))
-}
-
-#[pyfunction]
-fn document_ids(
-    py: Python<'_>,
-    sources: ArrowIn,
-    places: ArrowIn,
-    texts: ArrowIn,
-) -> PyResult<ArrowArray> {
-    let sources = present(strings(&sources.0)?)?;
-    let places = present(strings(&places.0)?)?;
-    let texts = strings(&texts.0)?;
-    if sources.len() != texts.len() || places.len() != texts.len() {
-        return Err(PyValueError::new_err("sources, places and texts differ in length"));
-    }
-    let ids: Vec<String> = py.detach(|| {
-        (0..texts.len())
-            .map(|i| keys::document_id(sources[i], places[i], texts[i].unwrap_or_default()))
-            .collect()
-    });
-    Ok(ArrowArray(Arc::new(StringArray::from(ids))))
 }
 
 #[pyfunction]
@@ -181,7 +123,7 @@ fn quality_rules() -> Vec<(&'static str, &'static str)> {
     quality::RULES.iter().map(|rule| (rule.name, rule.source)).collect()
 }
 
-fn present(values: Vec<Option<&str>>) -> PyResult<Vec<&str>> {
+pub(super) fn present(values: Vec<Option<&str>>) -> PyResult<Vec<&str>> {
     values
         .into_iter()
         .enumerate()
@@ -192,7 +134,7 @@ fn present(values: Vec<Option<&str>>) -> PyResult<Vec<&str>> {
 }
 
 /// A struct array without nulls: a record batch on the other side.
-fn record<const N: usize>(columns: [(&str, ArrayRef); N]) -> ArrowArray {
+pub(super) fn record<const N: usize>(columns: [(&str, ArrayRef); N]) -> ArrowArray {
     let fields: Fields = columns
         .iter()
         .map(|(name, column)| Field::new(*name, column.data_type().clone(), true))
@@ -203,9 +145,9 @@ fn record<const N: usize>(columns: [(&str, ArrayRef); N]) -> ArrowArray {
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("QUALITY_KINDS", quality::KINDS.to_vec())?;
-    module.add_function(wrap_pyfunction!(read_text_files, module)?)?;
+    ingest::register(module)?;
+    contamination::register(module)?;
     module.add_function(wrap_pyfunction!(document_keys, module)?)?;
-    module.add_function(wrap_pyfunction!(document_ids, module)?)?;
     module.add_function(wrap_pyfunction!(lexical_embedding, module)?)?;
     module.add_function(wrap_pyfunction!(nearest_centroids, module)?)?;
     module.add_function(wrap_pyfunction!(coarsen_centroids, module)?)?;

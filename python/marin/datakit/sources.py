@@ -1,0 +1,238 @@
+"""Sources: where documents come from, and the files behind a path, URL or dataset name."""
+
+import io
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar, cast
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from marin.datakit.walk import Walk, printable
+from marin.errors import MarinError
+
+FORMATS = ("parquet", "jsonl", "arrow", "warc", "text")
+_SUFFIXES = {
+    ".parquet": "parquet", ".pq": "parquet",
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
+    ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
+    ".warc": "warc", ".wet": "warc",
+}  # fmt: skip
+_CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+_REMOTE = ("s3://", "gs://", "gcs://", "hf://", "http://", "https://")
+_ATTEMPTS = 6
+_FIRST_WAIT = 0.2  # seconds, doubled after each failed attempt
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A set of files whose documents share the value of the column `source`.
+
+    `paths`: files, folders, `*` patterns, `s3://`, `gs://` and `hf://` URLs, or names of Hugging
+    Face datasets. `format`: one of `FORMATS`, or `auto` (by suffix; anything unknown is text).
+    `text`, `id`, `source`: the columns or keys that hold them; rows without an id get a hash of
+    source and content, rows without a source get `name`. `max_document_bytes`: longer documents
+    are quarantined.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    format: str = "auto"
+    text: str = "text"
+    id: str = "id"
+    source: str | None = None
+    max_document_bytes: int = 256 << 20
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file. `place` names it within its source; `version` changes with its content."""
+
+    location: str
+    place: str
+    format: str
+    codec: str | None
+    size: int
+    version: str
+
+    @property
+    def remote(self) -> bool:
+        return self.location.startswith(_REMOTE)
+
+    def open(self) -> Any:
+        """A seekable file object; reads of remote files are retried."""
+        if self.remote:
+            return pa.PythonFile(_RetryingFile(self.location, self.size), mode="r")
+        return pa.OSFile(self.location, "rb")
+
+    def stream(self) -> Any:
+        """The file's bytes, decompressed."""
+        raw = self.open()
+        return raw if self.codec is None else pa.CompressedInputStream(raw, self.codec)
+
+
+def locate(source: Source, exclude: tuple[Path, ...] = ()) -> tuple[list[SourceFile], list[str]]:
+    """The files of a source in the order of their places, and what could not be read.
+
+    Raises:
+      MarinError: a path does not exist, or an object store does not answer.
+    """
+    if source.format not in ("auto", *FORMATS):
+        raise MarinError(
+            f"source {source.name!r}: format = {source.format!r}, expected auto or one of "
+            f"{', '.join(FORMATS)}"
+        )
+    if not source.paths:
+        raise MarinError(f"source {source.name!r}: paths is empty; name files, folders or URLs")
+    walk = Walk(exclude)
+    found: list[SourceFile] = []
+    for path in source.paths:
+        if path.startswith(_REMOTE):
+            found.extend(_remote_files(path, source))
+        else:
+            found.extend(_local_files(path, source, walk))
+    found.sort(key=lambda file: (file.place, file.location))
+    return found, walk.problems
+
+
+def _local_files(path: str, source: Source, walk: Walk) -> Iterator[SourceFile]:
+    roots = [Path(path)]
+    if not roots[0].exists():
+        anchor = Path(path).anchor
+        pattern = os.path.relpath(path, anchor) if anchor else path
+        roots = sorted(Path(anchor).glob(pattern)) if "*" in path else []
+    if not roots and path.count("/") == 1 and not path.startswith((".", "~", "/")):
+        yield from _remote_files(f"hf://datasets/{path}", source)
+        return
+    if not roots:
+        raise MarinError(f"source {source.name!r}: {printable(path)}: no such file or folder")
+    for root in roots:
+        for file in walk.files(root):
+            version = str(file.modified_ns)
+            yield _file(file.path, file.place, file.size, version, source)
+
+
+def _remote_files(url: str, source: Source) -> Iterator[SourceFile]:
+    system, path = _filesystem(url)
+    scheme = url.partition("://")[0]
+    try:
+        info = with_retries(lambda: system.get_file_info(path))
+        if info.type == pafs.FileType.File:
+            infos = [info]
+        else:
+            selector = pafs.FileSelector(path, recursive=True)
+            infos = with_retries(lambda: system.get_file_info(selector))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise MarinError(f"source {source.name!r}: {url}: {reason}") from None
+    files = [info for info in infos if info.type == pafs.FileType.File]
+    if not files:
+        raise MarinError(f"source {source.name!r}: {url}: nothing there")
+    for info in files:
+        place = info.path.removeprefix(path).strip("/") or info.base_name
+        if any(part.startswith(".") for part in place.split("/")):
+            continue
+        location = f"{scheme}://{info.path}"
+        yield _file(location, place, info.size, str(info.mtime_ns), source)
+
+
+def _file(location: str, place: str, size: int, version: str, source: Source) -> SourceFile:
+    stem, suffix = os.path.splitext(place.lower())
+    codec = _CODECS.get(suffix)
+    kind = source.format
+    if kind == "auto":
+        kind = _SUFFIXES.get(os.path.splitext(stem)[1] if codec else suffix, "text")
+    return SourceFile(location, place, kind, codec, size, version)
+
+
+def _filesystem(url: str) -> tuple[Any, str]:
+    """The filesystem behind a URL and the path in it."""
+    try:
+        if url.startswith("hf://"):
+            from huggingface_hub import HfFileSystem
+
+            handler = pafs.FSSpecHandler(HfFileSystem())
+            return pafs.PyFileSystem(handler), url.removeprefix("hf://").rstrip("/")
+        if url.startswith(("http://", "https://")):
+            import fsspec
+
+            system = fsspec.filesystem(url.partition("://")[0])
+            return pafs.PyFileSystem(pafs.FSSpecHandler(system)), url
+        system, path = pafs.FileSystem.from_uri(url)
+        return system, path.rstrip("/")
+    except ImportError as error:
+        raise MarinError(f"{url}: {error.name} is missing; pip install {error.name}") from None
+    except (OSError, ValueError) as error:
+        raise MarinError(f"{url}: {str(error).strip().partition(chr(10))[0]}") from None
+
+
+def with_retries(action: Callable[[], T]) -> T:
+    """Calls `action` until it does not raise `OSError`, at most six times, waiting longer each
+    time (12 s in all); a missing file is not tried again."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return action()
+        except FileNotFoundError:
+            raise
+        except OSError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(_FIRST_WAIT * 2**attempt)
+    raise AssertionError("unreachable")
+
+
+class _RetryingFile(io.RawIOBase):
+    """A remote file that reopens itself where a read fails, at the same place."""
+
+    def __init__(self, location: str, size: int) -> None:
+        self._location = location
+        self._size = size
+        self._at = 0
+        self._file: BinaryIO | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def size(self) -> int:
+        return self._size
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = self._size - self._at
+        count = left if size is None or size < 0 else min(size, left)
+        try:
+            data = with_retries(lambda: self._read_once(count))
+        except OSError as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise MarinError(f"{self._location}: {reason}; try again later") from None
+        self._at += len(data)
+        return data
+
+    def _read_once(self, count: int) -> bytes:
+        try:
+            if self._file is None:
+                system, path = _filesystem(self._location)
+                self._file = system.open_input_file(path)
+            self._file.seek(self._at)
+            data = cast(bytes, self._file.read(count))
+        except OSError:
+            self._file = None
+            raise
+        if len(data) < count:
+            self._file = None
+            raise OSError(f"{len(data)} bytes where {count} were asked, at {self._at}")
+        return data
