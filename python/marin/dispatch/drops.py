@@ -127,12 +127,12 @@ def ragged_drops(
     rank = rank_in_group(group, *keys)
     chunks = math.ceil(tokens / size)
     demand = np.bincount(group[group >= 0], minlength=chunks * n * n).reshape(chunks, n, n)
-    quota = np.stack([_fair_quotas(d, rows) for d in demand]).ravel()
+    quota = np.stack([plain_fair_quotas(d, rows) for d in demand]).ravel()
     lost = ((rank >= quota[group]) & (group >= 0)).reshape(experts.shape)
     return Drops(lost, np.zeros_like(lost))
 
 
-def _fair_quotas(demand: Ints, capacity: int) -> Ints:
+def plain_fair_quotas(demand: Ints, capacity: int) -> Ints:
     """`ragged_plan.fair_quotas`, one destination at a time, one row at a time."""
     n = len(demand)
     quota = np.zeros_like(demand)

@@ -6,19 +6,20 @@ wave carries the same mix and its buffers are a W-th. A wave is one all-to-all o
 receiver pools the rows of all senders and all its local experts, drops what exceeds its share of
 `receiver_rows` by the same policy, computes and sends back.
 
-Bytes out per device and wave: n (C / W) rows of `payload_bytes`: the row, its expert id and its
-weight; back: the row and whether it was computed; each rounded up to 16 bytes. Buffers of rows live
-for one wave, and the next wave is sent while one computes.
+Buffers of rows live for one wave. Wave v + 1 leaves once wave v - 1 is back, so that one wave
+communicates while another computes and, from two waves on, the forward pass holds the buffers of
+two of them, 2 / W of the pool.
 """
 
 import math
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from marin.dispatch.admission import heaviest_first, mix_bits, rank_by_key
-from marin.dispatch.exchange import exchange
+from marin.dispatch.exchange import exchange, payload_bytes
 from marin.dispatch.local import run_experts
 from marin.dispatch.transports import Policy, PooledWave
 from marin.dispatch.types import Experts, Routing
@@ -30,6 +31,23 @@ def pool_rows(transport: PooledWave, assignments: int, devices: int) -> int:
     """C: rows one sender may send to one destination; a multiple of the number of waves."""
     share = math.ceil(transport.transport_capacity * assignments / devices)
     return transport.waves * math.ceil(share / transport.waves)
+
+
+def exchange_bytes(
+    transport: PooledWave, tokens: int, k: int, devices: int, width: int, dtype: DTypeLike
+) -> int:
+    """Bytes that one device puts into the all-to-alls of one forward pass; 1 / n of them stay.
+
+    Out goes a row with its expert id and weight, back comes the row and whether it was computed;
+    striping adds the token's row with its routing, and its result. The backward pass moves the same
+    rows without what travels with them.
+    """
+    rows = devices * pool_rows(transport, tokens * k, devices)
+    row = (width, dtype)
+    total = rows * (payload_bytes(row, (2, jnp.int32)) + payload_bytes(row, (1, jnp.int32)))
+    if transport.stripe:
+        total += tokens * (payload_bytes(row, (2 * k + 1, jnp.int32)) + payload_bytes(row))
+    return total
 
 
 def receiver_rows(transport: PooledWave, assignments: int) -> int:
@@ -64,8 +82,8 @@ def moe_pooled_wave(
     local_id = routing.experts % local_experts
     weight_bits = jax.lax.bitcast_convert_type(routing.weights.astype(jnp.float32), jnp.int32)
 
-    def send(wave: int) -> tuple[Array, Array, Array, Array]:
-        slots = jnp.where(sent & (rank % waves == wave), row, -1)
+    def send(wave: int, may_go: Array | bool) -> tuple[Array, Array, Array, Array]:
+        slots = jnp.where(sent & (rank % waves == wave) & may_go, row, -1)
         assignments = invert_slots(slots, devices * wave_pool)
         rows = permute_rows(x, assignments, slots)
 
@@ -79,11 +97,12 @@ def moe_pooled_wave(
     y = jnp.zeros(x.shape, jnp.float32)
     kept = jnp.zeros(shape, bool)
     computed = jnp.zeros((), jnp.int32)
-    in_flight = send(0)
+    may_go: Array | bool = True
+    in_flight = send(0, may_go)
     for wave in range(waves):
         received, meta, slots, assignments = in_flight
         if wave + 1 < waves:
-            in_flight = send(wave + 1)
+            in_flight = send(wave + 1, may_go)
         ids = _admit(meta, limit, transport.policy, wave_pool)
         # The receiver returns plain outputs: combine weights stay with the sender.
         ones = jnp.ones((ids.size, 1), jnp.float32)
@@ -91,6 +110,9 @@ def moe_pooled_wave(
             received, ids[:, None], ones, experts, rows=min(limit, ids.size), dtype=x.dtype
         )
         returned, flags = exchange((out, (ids >= 0).astype(jnp.int32)[:, None]), axis)
+        # Always true, but only known once this wave is back: a scheduler free to send all waves at
+        # once would keep the buffers of all of them.
+        may_go = jnp.all(flags >= 0)
         y += combine_rows(returned, slots, routing.weights, assignments, jnp.float32)
         kept |= (
             flags[:, 0].at[slots].get(mode="fill", fill_value=0, wrap_negative_indices=False) > 0

@@ -6,7 +6,8 @@ from typing import Literal
 
 import jax
 
-Backend = Literal["reference", "pallas_gpu"]
+# `interpret` runs the GPU kernel in Pallas' interpreter: on any device, exactly and slowly.
+Backend = Literal["reference", "pallas_gpu", "interpret"]
 
 _log = logging.getLogger("marin.kernels")
 
@@ -22,3 +23,9 @@ def choose(op: str, backend: Backend | None) -> Backend:
     chosen: Backend = backend or ("pallas_gpu" if device == "gpu" else "reference")
     _announce(op, chosen, device)
     return chosen
+
+
+def power_of_two_tile(width: int, limit: int) -> int:
+    """The largest power of two that divides `width`, at most `limit`: Triton's blocks are powers
+    of two, and a tile that divides the width needs no mask on columns."""
+    return min(width & -width, limit)

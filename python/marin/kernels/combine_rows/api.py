@@ -1,4 +1,5 @@
-"""`combine_rows` with its gradient: rows receive their token's gradient by `permute_rows`."""
+"""`combine_rows` with its gradient: each row receives its token's gradient, a weighted
+`permute_rows`, and in the same sweep the dot product that its weight's gradient is."""
 
 from functools import partial
 
@@ -9,7 +10,6 @@ from jaxtyping import Array, Float, Int
 
 from marin.kernels.backend import Backend, choose
 from marin.kernels.combine_rows import reference
-from marin.kernels.permute_rows.api import forward as permute
 
 
 def forward(
@@ -20,7 +20,12 @@ def forward(
     backend: Backend | None,
 ) -> Float[Array, "T w"]:
     """The chosen implementation, without a gradient; see `reference.combine_rows`."""
-    choose("combine_rows", backend)
+    chosen = choose("combine_rows", backend)
+    if chosen != "reference":
+        from marin.kernels.combine_rows import pallas_gpu
+
+        interpret = chosen == "interpret"
+        return pallas_gpu.combine_rows(rows, slots, weights, dtype, interpret=interpret)
     return reference.combine_rows(rows, slots, weights, dtype)
 
 
@@ -64,10 +69,16 @@ def _backward(
         .at[assignments]
         .get(mode="fill", fill_value=0, wrap_negative_indices=False)
     )
-    d_rows = permute(dy, sources, scale, backend)
-    dots = reference.row_dots(rows, dy, sources)
+    chosen = choose("combine_rows", backend)
+    if chosen == "reference":
+        d_rows, dots = reference.backward(rows, dy, sources, scale)
+    else:
+        from marin.kernels.combine_rows import pallas_gpu
+
+        interpret = chosen == "interpret"
+        d_rows, dots = pallas_gpu.backward(rows, dy, sources, scale, interpret=interpret)
     d_weights = dots.at[slots].get(mode="fill", fill_value=0, wrap_negative_indices=False)
-    return d_rows.astype(rows.dtype), None, d_weights, None
+    return d_rows, None, d_weights, None
 
 
 combine_rows.defvjp(_forward, _backward)

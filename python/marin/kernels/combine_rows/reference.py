@@ -22,9 +22,15 @@ def combine_rows(
     return total.astype(dtype)
 
 
-def row_dots(
-    rows: Float[Array, "R w"], dy: Float[Array, "T w"], sources: Int[Array, " R"]
-) -> Float[Array, " R"]:
-    """The float32 dot product of row `r` with `dy[sources[r]]`; zero where `sources[r]` is -1."""
+def backward(
+    rows: Float[Array, "R w"],
+    dy: Float[Array, "T w"],
+    sources: Int[Array, " R"],
+    scale: Float[Array, " R"],
+) -> tuple[Float[Array, "R w"], Float[Array, " R"]]:
+    """Per row `scale[r] * dy[sources[r]]` in the type of `rows`, and its float32 dot product with
+    `dy[sources[r]]`; both zero where `sources[r]` is -1."""
     other = dy.at[sources].get(mode="fill", fill_value=0, wrap_negative_indices=False)
-    return jnp.einsum("rw,rw->r", rows, other, preferred_element_type=jnp.float32)
+    other = other.astype(jnp.float32)
+    gradient = (scale[:, None] * other).astype(rows.dtype)
+    return gradient, jnp.sum(rows.astype(jnp.float32) * other, axis=1)

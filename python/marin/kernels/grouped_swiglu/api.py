@@ -9,7 +9,7 @@ from marin.kernels.backend import Backend, choose
 from marin.kernels.grouped_swiglu import reference
 
 # Rows per block. A CPU's matrix product is at its rate with few rows, and fewer mean less padding.
-_BLOCK: dict[Backend, int] = {"reference": 64, "pallas_gpu": 128}
+_BLOCK: dict[Backend, int] = {"reference": 64, "pallas_gpu": 128, "interpret": 128}
 
 
 def block_rows(backend: Backend | None = None) -> int:
@@ -29,12 +29,33 @@ def grouped_swiglu(
 ) -> Float[Array, "R w"]:
     """`(silu(x gate_e) * (x up_e)) down_e` for each block of R / N rows with its own expert `e`.
 
-    Rows of unused blocks must be zero and give zero. Weights are rounded to the type of `rows`
-    first; sums are float32; the result has the type of `rows`; gradients of the weights are summed
-    in float32 and rounded once to the weights' own type, so float32 weights with bfloat16 rows
-    receive float32 gradients.
+    Rows of unused blocks are never read, and what the result has there is unspecified. Weights are
+    rounded to the type of `rows` first; sums are float32; the result has the type of `rows`;
+    gradients of the weights are summed in float32 and rounded once to the weights' own type, so
+    float32 weights with bfloat16 rows receive float32 gradients. Empty rows inside a used block
+    must be zero. On a GPU w and m are multiples of 64.
     """
-    return _forward(rows, expert_of_block, blocks_used, gate, up, down, backend)[0]
+    blocks = (rows, expert_of_block, blocks_used)
+    weights = tuple(p.astype(rows.dtype) for p in (gate, up, down))
+    return _run(blocks, weights, backend, save=False)[0]
+
+
+def _run(
+    blocks: tuple[Array, Array, Array],
+    weights: tuple[Array, ...],
+    backend: Backend | None,
+    *,
+    save: bool,
+) -> tuple[Array, tuple[Array, ...]]:
+    chosen = choose("grouped_swiglu", backend)
+    gate, up, down = weights
+    if chosen == "reference":
+        y, *saved = reference.forward(*blocks, gate, up, down)
+        return y, tuple(saved)
+    from marin.kernels.grouped_swiglu import pallas_gpu
+
+    interpret = chosen == "interpret"
+    return pallas_gpu.forward(*blocks, gate, up, down, save=save, interpret=interpret)
 
 
 def _forward(
@@ -47,18 +68,25 @@ def _forward(
     backend: Backend | None,
 ) -> tuple[Array, tuple[Array, ...]]:
     blocks = (rows, expert_of_block, blocks_used)
-    g, u, d = (p.astype(rows.dtype) for p in (gate, up, down))
-    y, gate_rows, up_rows = reference.forward(*blocks, g, u, d)
-    return y, (*blocks, gate, up, down, gate_rows, up_rows)
+    weights = tuple(p.astype(rows.dtype) for p in (gate, up, down))
+    y, saved = _run(blocks, weights, backend, save=True)
+    return y, (*blocks, gate, up, down, *saved)
 
 
 def _backward(
     backend: Backend | None, saved: tuple[Array, ...], dy: Array
 ) -> tuple[Array, None, None, Array, Array, Array]:
     rows, expert_of_block, blocks_used, gate, up, down, gate_rows, up_rows = saved
-    blocks = (rows, expert_of_block, blocks_used)
-    g, u, d = (p.astype(rows.dtype) for p in (gate, up, down))
-    dx, d_gate, d_up, d_down = reference.backward(*blocks, g, u, d, gate_rows, up_rows, dy)
+    weights = (p.astype(rows.dtype) for p in (gate, up, down))
+    arguments = (rows, expert_of_block, blocks_used, *weights, gate_rows, up_rows, dy)
+    chosen = choose("grouped_swiglu", backend)
+    if chosen == "reference":
+        dx, d_gate, d_up, d_down = reference.backward(*arguments)
+    else:
+        from marin.kernels.grouped_swiglu import pallas_gpu
+
+        interpret = chosen == "interpret"
+        dx, d_gate, d_up, d_down = pallas_gpu.backward(*arguments, interpret=interpret)
     return (
         dx,
         None,

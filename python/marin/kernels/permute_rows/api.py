@@ -21,14 +21,15 @@ def invert_slots(slots: Int[Array, "T K"], rows: int) -> Int[Array, " R"]:
 
 
 def forward(
-    x: Float[Array, "T w"],
-    sources: Int[Array, " R"],
-    scale: Float[Array, " R"] | None,
-    backend: Backend | None,
+    x: Float[Array, "T w"], sources: Int[Array, " R"], backend: Backend | None
 ) -> Float[Array, "R w"]:
     """The chosen implementation, without a gradient; see `reference.permute_rows`."""
-    choose("permute_rows", backend)
-    return reference.permute_rows(x, sources, scale)
+    chosen = choose("permute_rows", backend)
+    if chosen != "reference":
+        from marin.kernels.permute_rows import pallas_gpu
+
+        return pallas_gpu.permute_rows(x, sources, interpret=chosen == "interpret")
+    return reference.permute_rows(x, sources)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -43,7 +44,7 @@ def permute_rows(
     `slots[t, j]` is the row of assignment `(t, j)` or -1, and `assignments` its inverse (see
     `invert_slots`). Gradients of `x` are summed in float32 and rounded once.
     """
-    return forward(x, _tokens(assignments, slots.shape[1]), None, backend)
+    return forward(x, _tokens(assignments, slots.shape[1]), backend)
 
 
 def _tokens(assignments: Int[Array, " R"], k: int) -> Int[Array, " R"]:

@@ -13,5 +13,9 @@ def rank_in_group(
 
     Both int32. A group outside [0, num_groups) is no group: rank -1, counted nowhere.
     """
-    choose("rank_in_group", backend)
-    return reference.rank_in_group(groups, num_groups)
+    chosen = choose("rank_in_group", backend)
+    if chosen == "reference" or groups.size == 0 or num_groups == 0:
+        return reference.rank_in_group(groups, num_groups)
+    from marin.kernels.rank_in_group import pallas_gpu
+
+    return pallas_gpu.rank_in_group(groups, num_groups, interpret=chosen == "interpret")

@@ -1,0 +1,79 @@
+"""What the compiled program of pooled_wave does: its collectives, their bytes, its memory."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from marin.dispatch import PooledWave, moe
+from marin.dispatch.exchange import payload_bytes
+from marin.dispatch.pooled_wave import exchange_bytes, pool_rows
+
+DEVICES, TOKENS, K, WIDTH = 8, 512, 2, 128  # tokens per device
+ITEM = {"u32": 4, "u16": 2, "s32": 4, "f32": 4, "bf16": 2, "pred": 1}
+
+
+def compiled(bench, transport: PooledWave, dtype=jnp.float32):
+    mesh = bench.mesh_of(expert=DEVICES)
+    x, routing, experts = bench.problem(
+        tokens=DEVICES * TOKENS, k=K, num_experts=DEVICES, w=WIDTH, m=16, dtype=dtype
+    )
+    x, routing = jax.device_put((x, routing), NamedSharding(mesh, P(("replica", "data", "expert"))))
+    experts = jax.device_put(experts, NamedSharding(mesh, P("expert")))
+
+    def layer(x, routing, experts):
+        return moe(x, routing, experts, transport=transport, mesh=mesh)
+
+    jitted = jax.jit(layer, compiler_options=bench.quick)
+    return jitted.lower(x, routing, experts).compile()
+
+
+def collectives(program: str, kind: str) -> list[int]:
+    """Bytes of each collective of a kind in one device's program, in any spelling of its shape."""
+    plain = re.sub(r"/\*.*?\*/", "", program)
+    sizes = []
+    for shapes in re.findall(rf"= ([^=\n]*) {kind}(?:-start)?\(", plain):
+        total = 0
+        for dtype, dims in re.findall(r"(\w+)\[([\d,]*)\]", shapes):
+            count = 1
+            for dim in filter(None, dims.split(",")):
+                count *= int(dim)
+            total += ITEM[dtype] * count
+        sizes.append(total)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("transport", "dtype"),
+    [
+        (PooledWave(waves=3), jnp.float32),
+        (PooledWave(waves=2, transport_capacity=1.5, stripe=True), jnp.bfloat16),
+    ],
+    ids=["three waves", "two waves striped bfloat16"],
+)
+def test_a_wave_is_two_all_to_alls_whose_bytes_are_those_of_the_formula(
+    bench, transport: PooledWave, dtype
+) -> None:
+    program = compiled(bench, transport, dtype).as_text()
+    moved = collectives(program, "all-to-all")
+    assert len(moved) == 2 * transport.waves + 2 * transport.stripe
+    assert sum(moved) == exchange_bytes(transport, TOKENS, K, DEVICES, WIDTH, dtype)
+    for other in ("all-gather", "collective-permute", "reduce-scatter"):
+        assert collectives(program, other) == []
+    # Statistics alone are reduced: a few numbers, never rows.
+    assert sum(collectives(program, "all-reduce")) <= 4 * (4 + DEVICES + 2)
+
+
+def test_temporary_memory_falls_with_the_number_of_waves(bench) -> None:
+    def temporary(waves: int) -> int:
+        memory = compiled(bench, PooledWave(waves=waves)).memory_analysis()
+        return memory.temp_size_in_bytes
+
+    two, six = temporary(2), temporary(6)
+    # Two waves of two are in memory, then two of six: two thirds of every buffer of the pool's size
+    # are saved, and the payloads out and in alone are two of them.
+    pool = DEVICES * pool_rows(PooledWave(waves=6), TOKENS * K, DEVICES)
+    assert two - six > pool * payload_bytes((WIDTH, jnp.float32), (2, jnp.int32))
