@@ -10,6 +10,7 @@ import typer
 
 from marin.cli.dedup import dedup
 from marin.cli.pack import pack
+from marin.cli.params import params
 from marin.cli.quickstart import quickstart
 from marin.cli.report import report
 from marin.errors import MarinError
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command()(quickstart)
 app.command()(dedup)
 app.command()(pack)
+app.command()(params)
 app.command()(report)
 
 

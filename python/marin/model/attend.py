@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from marin.errors import MarinError
 
-QUERY_BLOCK = 256
+QUERY_BLOCK = 512
 """Queries of the reference whose scores exist at one time."""
 CUDNN_MAX_LENGTH = 8192
 """cuDNN takes document boundaries as a mask of length squared: 128 MiB a row at this length."""
@@ -96,11 +96,14 @@ def _reference(
     segment_ids: Int[Array, "B L"],
     window: int | None,
 ) -> Float[Array, "B L H D"]:
-    """Blocks of queries one after another, recomputed in the backward pass; a local layer reads
-    just the keys that its block can see. Softmax in float32.
+    """Blocks of Q queries one after another, recomputed in the backward pass; a local layer reads
+    just the T keys that its block can see. Softmax in float32.
+
+    Heads lead and the G heads of a group are rows of one matrix, which XLA multiplies about twice
+    as fast on CPU as with positions leading.
     """
     batch, length, heads, dim = query.shape
-    groups = heads // key.shape[2]
+    kv_heads = key.shape[2]
     block = min(QUERY_BLOCK, length)
     blocks = -(-length // block)
     after = blocks * block - length
@@ -111,19 +114,19 @@ def _reference(
         return jnp.pad(x, ((0, 0), (left, after)) + ((0, 0),) * (x.ndim - 2))
 
     # Segment -1 pads the keys: no query is in it.
-    keys, values = padded(key, before), padded(value, before)
     key_segments = padded(segment_ids + 1, before) - 1
-    queries = padded(query, 0).reshape(batch, blocks, block, heads // groups, groups, dim)
-    query_segments = padded(segment_ids, 0).reshape(batch, blocks, block)
+    keys, values = (jnp.moveaxis(padded(x, before), 1, 2) for x in (key, value))
+    queries = padded(query, 0).reshape(batch, blocks, block, kv_heads, -1, dim)
+    queries = queries.transpose(1, 0, 3, 4, 2, 5)
+    query_segments = jnp.moveaxis(padded(segment_ids, 0).reshape(batch, blocks, block), 1, 0)
 
     @jax.checkpoint
     def one_block(
-        index: Int[Array, ""], q: Float[Array, "B Q K G D"], q_segments: Int[Array, "B Q"]
-    ) -> Float[Array, "B Q K G D"]:
+        index: Int[Array, ""], q: Float[Array, "B K G Q D"], q_segments: Int[Array, "B Q"]
+    ) -> Float[Array, "B K G Q D"]:
         start = jnp.int32(0) if window is None else index * block
-        k, v, k_segments = (
-            jax.lax.dynamic_slice_in_dim(x, start, span, 1) for x in (keys, values, key_segments)
-        )
+        k, v = (jax.lax.dynamic_slice_in_dim(x, start, span, 2) for x in (keys, values))
+        k_segments = jax.lax.dynamic_slice_in_dim(key_segments, start, span, 1)
         q_at = index * block + jnp.arange(block)
         k_at = start - before + jnp.arange(span)
         distance = q_at[:, None] - k_at[None, :]
@@ -131,19 +134,18 @@ def _reference(
         if window is not None:
             seen &= distance < window
         mask = (q_segments[:, :, None] == k_segments[:, None, :]) & seen
-        scores = jnp.einsum("bqkgd,btkd->bkgqt", q, k, preferred_element_type=jnp.float32)
+        rows = q.reshape(batch, kv_heads, -1, dim)
+        scores = jnp.einsum("bkrd,bktd->bkrt", rows, k, preferred_element_type=jnp.float32)
+        scores = scores.reshape(*q.shape[:-1], span)
         weights = jax.nn.softmax(jnp.where(mask[:, None, None], scores, _MASKED), axis=-1)
-        mixed: Array = jnp.einsum("bkgqt,btkd->bqkgd", weights.astype(v.dtype), v)
-        return mixed
+        weights = weights.astype(v.dtype).reshape(batch, kv_heads, -1, span)
+        return jnp.einsum("bkrt,bktd->bkrd", weights, v).reshape(q.shape)
 
     if blocks == 1:
-        out: Array = one_block(jnp.int32(0), queries[:, 0], query_segments[:, 0])
-        return out[:, :length].reshape(batch, length, heads, dim)
-
-    def step(_: None, block_inputs: tuple[Array, Array, Array]) -> tuple[None, Array]:
-        return None, one_block(*block_inputs)
-
-    stacked = (jnp.arange(blocks), jnp.moveaxis(queries, 1, 0), jnp.moveaxis(query_segments, 1, 0))
-    _, outs = jax.lax.scan(step, None, stacked)
-    unpadded: Array = jnp.moveaxis(outs, 0, 1).reshape(batch, -1, heads, dim)[:, :length]
+        outs = one_block(jnp.int32(0), queries[0], query_segments[0])[None]
+    else:
+        step = (jnp.arange(blocks), queries, query_segments)
+        _, outs = jax.lax.scan(lambda _, inputs: (None, one_block(*inputs)), None, step)
+    out = outs.transpose(1, 0, 4, 2, 3, 5).reshape(batch, -1, heads, dim)
+    unpadded: Array = out[:, :length]
     return unpadded

@@ -62,6 +62,8 @@ class HeroConfig:
     waves: int = 3
     transport_capacity: float = 1.15
     receiver_capacity: float = 1.15
+    drop_policy: str = "weight"
+    stripe: bool = False
     attention: str = "auto"
     dtype: ComputeType = "float32"
     """Type of activations and of weights at use; master weights and the router are float32."""
@@ -75,6 +77,9 @@ class HeroConfig:
             if field.name in _CHOICES:
                 if value not in _CHOICES[field.name]:
                     self._refuse(field.name, f"one of {', '.join(_CHOICES[field.name])}")
+            elif field.type is bool:
+                if not isinstance(value, bool):
+                    self._refuse(field.name, "true or false")
             elif field.type is int:
                 if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                     self._refuse(field.name, "a whole number of 1 or more")
@@ -118,6 +123,8 @@ class HeroConfig:
             waves=self.waves,
             transport_capacity=self.transport_capacity,
             receiver_capacity=self.receiver_capacity,
+            policy=self.drop_policy,
+            stripe=self.stripe,
         )
 
     @classmethod

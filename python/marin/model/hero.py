@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
@@ -67,7 +66,7 @@ class Block(nnx.Module):
     ) -> tuple[Float[Array, "B L d"], RouterOut, Stats]:
         x = x + self.attention(self.attention_norm(x), context, is_global)
         out, report, stats = self.moe(self.moe_norm(x), context, bias, transport, mesh)
-        return x + checkpoint_name(out, "moe"), report, stats
+        return x + out, report, stats
 
 
 class Hero(nnx.Module):
@@ -105,12 +104,12 @@ class Hero(nnx.Module):
 
         embedding = gather(self.embedding[...], mesh, config.dtype, "embedding")
         x = jnp.take(embedding, batch.tokens, axis=0)
-        x = constrain(self.embedding_norm(x), mesh, rows)
+        x = constrain(_normed(self.embedding_norm, x, config), mesh, rows)
         flags = jnp.asarray(config.global_layers)
         x, (report, stats) = jax.lax.scan(
             _rematerialized(body, config), x, (stacked, flags, self.router_bias[...])
         )
-        return self.final_norm(x), report, stats
+        return _normed(self.final_norm, x, config), report, stats
 
     def logits(
         self,
@@ -171,9 +170,19 @@ class Hero(nnx.Module):
         )
 
 
+def _normed(norm: GatedNorm, x: Float[Array, "B L d"], config: HeroConfig) -> Float[Array, "B L d"]:
+    """The gated norm, made again in the backward pass wherever layers are."""
+    if config.remat == "none":
+        return norm(x)
+    graph, params = nnx.split(norm)
+    again = jax.checkpoint(lambda params, x: nnx.merge(graph, params)(x))
+    normed: Array = again(params, x)
+    return normed
+
+
 def _rematerialized(body: Callable[..., Any], config: HeroConfig) -> Callable[..., Any]:
     """The body under the configured policy: keep everything (`none`), only the layer's input
-    (`block`), or that and the output of the experts (`save_moe`)."""
+    (`block`), or that and what the experts return in the latent (`save_moe`)."""
     if config.remat == "none":
         return body
     policy = None

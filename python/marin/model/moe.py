@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
@@ -73,5 +74,6 @@ class LatentMoE(nnx.Module):
             transport=transport,
             mesh=mesh,
         )
+        routed = checkpoint_name(routed, "moe")
         out = routed.reshape(latent.shape) @ self.latent_up[...].astype(x.dtype)
         return self.output_conv(out + self.shared.sum(x), context.tap_masks), report, stats

@@ -1,5 +1,7 @@
 """RMS norm, and the gated norm that follows it on the residual stream."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -9,10 +11,14 @@ from marin.model.config import HeroConfig
 from marin.model.init import normal
 
 
+@functools.partial(jax.checkpoint, static_argnums=(2,))
 def rms_norm(
     x: Float[Array, "... width"], gain: Float[Array, "width"], epsilon: float
 ) -> Float[Array, "... width"]:
-    """`gain * x / sqrt(mean(x^2) + epsilon)` over the last axis, computed in float32."""
+    """`gain * x / sqrt(mean(x^2) + epsilon)` over the last axis, computed in float32.
+
+    The backward pass keeps x as it came, not its float32 copies.
+    """
     x32 = x.astype(jnp.float32)
     scale = jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + epsilon)
     return (x32 * scale * gain).astype(x.dtype)
@@ -26,7 +32,8 @@ class RMSNorm(nnx.Module):
         self.gain = nnx.Param(jnp.ones((width,), jnp.float32))
 
     def __call__(self, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
-        return rms_norm(x, self.gain[...], self.epsilon)
+        normed: Array = rms_norm(x, self.gain[...], self.epsilon)
+        return normed
 
 
 class GatedNorm(nnx.Module):

@@ -16,6 +16,8 @@ class Rung:
     steps: int
     seq_len: int = 4096
     racks: int = 1
+    expert_ranks: int = 64
+    """Devices of a rack, which share the experts."""
 
     @property
     def tokens(self) -> int:
@@ -55,7 +57,7 @@ _TINY = HeroConfig(
 )
 
 PRESETS: dict[str, Rung] = {
-    "tiny": Rung(_TINY, batch=16, steps=1_000, seq_len=128),
+    "tiny": Rung(_TINY, batch=16, steps=1_000, seq_len=128, expert_ranks=1),
     "d768": Rung(_width(768, 8, 1, 1), batch=1_024, steps=11_420, racks=1),
     "d1024": Rung(_width(1024, 12, 2, 1), batch=2_048, steps=15_276, racks=2),
     "d1536": Rung(_width(1536, 16, 3, 1), batch=6_144, steps=15_128, racks=6),

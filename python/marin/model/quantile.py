@@ -51,7 +51,8 @@ def largest(
         trials = found | (digits << shift)[:, None]
         counts = jnp.sum(keys[:, None, :] >= trials, axis=0, dtype=jnp.int32)
         reached = jnp.sum(counts >= rank, axis=0, dtype=jnp.uint32)
-        return found | (reached << shift)
+        longer: Array = found | (reached << shift)
+        return longer
 
     start = jnp.zeros(values.shape[1], jnp.uint32)
     found: Array = jax.lax.fori_loop(0, 32 // DIGIT_BITS, digit, start)

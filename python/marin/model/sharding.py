@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
@@ -67,7 +67,7 @@ def row_spec(ndim: int = 2) -> P:
     return P(ROWS, *(None,) * (ndim - 1))
 
 
-def spec_of(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
+def spec_of(path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> P:
     """The spec of the parameter at this path (`layers/attention/query`)."""
     for pattern, trailing in _RULES:
         if re.search(pattern, path):
@@ -76,7 +76,7 @@ def spec_of(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
     return P(*(None,) * len(shape))
 
 
-def _fit(axes: Any, size: int, mesh: Mesh) -> Any:
+def _fit(axes: Any, size: int, mesh: Mesh | AbstractMesh) -> Any:
     """The axes that divide this dimension, taken in order."""
     kept: list[str] = []
     for axis in (axes,) if isinstance(axes, str) else axes or ():
@@ -91,7 +91,7 @@ def path_of(keys: Sequence[Any]) -> str:
     return "/".join(str(key.key) for key in keys if hasattr(key, "key"))
 
 
-def parameter_specs(params: Any, mesh: Mesh) -> Any:
+def parameter_specs(params: Any, mesh: Mesh | AbstractMesh) -> Any:
     """A tree like `params` (arrays or shapes, e.g. an `nnx.State`) of `PartitionSpec`."""
     return jax.tree_util.tree_map_with_path(
         lambda keys, leaf: spec_of(path_of(keys), leaf.shape, mesh), params
@@ -105,25 +105,28 @@ def parameter_shardings(params: Any, mesh: Mesh) -> Any:
     )
 
 
-def constrain(x: Array, mesh: Mesh, spec: P) -> Array:
+def constrain(x: Array, mesh: Mesh | AbstractMesh, spec: P) -> Array:
     """States where an intermediate array lies."""
     placed: Array = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
     return placed
 
 
-def gather(params: Any, mesh: Mesh, dtype: Any, prefix: str = "") -> Any:
+def gather(params: Any, mesh: Mesh | AbstractMesh, dtype: Any, prefix: str = "") -> Any:
     """Parameters ready for use: matrices in `dtype`, with the `CUT` axes gathered.
 
     Experts stay spread over `expert`, heads over `model`. The gradient is scattered back as soon as
-    it is summed, so that no device keeps a whole one. The router and vectors keep their type.
+    it is summed, so that no device keeps a whole one. Router and vectors keep their type, and so do
+    the experts: dispatch rounds them and sums their gradients over replicas in float32.
     """
 
     def ready(keys: Any, leaf: Array) -> Array:
         path = prefix + path_of(keys)
-        if any(re.search(pattern, path) for pattern, _ in _RULES) and "router" not in path:
+        routed = "experts/" in path
+        exact = routed or "router/" in path
+        if not exact and any(re.search(pattern, path) for pattern, _ in _RULES):
             leaf = leaf.astype(dtype)
         cut = spec_of(path, leaf.shape, mesh)
-        kept = ("expert", "model") if "experts/" in path else ("model",)
+        kept = ("expert", "model") if routed else ("model",)
         whole = P(*(axes if axes in kept else None for axes in cut))
         if whole == cut:
             return leaf

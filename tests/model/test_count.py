@@ -1,0 +1,104 @@
+import dataclasses
+import json
+import math
+
+import jax
+import pytest
+from flax import nnx
+from typer.testing import CliRunner
+
+from marin.cli.app import app
+from marin.dispatch.exchange import payload_bytes
+from marin.dispatch.pooled_wave import pool_rows
+from marin.errors import MarinError
+from marin.model import PRESETS, HeroConfig, abstract, preset
+from marin.model.count import parts, train_flops_per_token
+from marin.model.memory import abstract_mesh, all_to_all_bytes, device_bytes, rows_per_device
+
+# Active and total parameters, and training FLOPs, as published.
+PUBLISHED = {
+    "d768": (60_555_264, 1.6e9, 5.5e19),
+    "d1024": (162_004_992, 4.0e9, 2.7e20),
+    "d1536": (481_296_384, 11.5e9, 1.8e21),
+    "d2048": (1_170_735_104, 27.7e9, 9.2e21),
+    "d6144": (22_762_487_808, 535_305_388_032, 2.7e24),
+}
+
+
+def by_formula(c: HeroConfig, experts: int) -> int:
+    d, w, m, heads = c.hidden, c.latent, c.expert_width, c.head_dim * (c.heads + c.kv_local)
+    return c.layers * (
+        2 * d * heads
+        + d * c.experts
+        + experts * 3 * w * m
+        + 2 * d * w
+        + c.shared_experts * 3 * d * m
+    )
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_counts_of_the_module_are_the_published_ones_and_the_formula(name: str) -> None:
+    config = preset(name)
+    counted = parts(config)
+    active = sum(part.active for part in counted.values())
+    total = sum(part.total for part in counted.values())
+    assert active == by_formula(config, config.top_k)
+    assert total == by_formula(config, config.experts) + 2 * config.vocab * config.hidden
+    module = sum(
+        math.prod(x.shape) for x in jax.tree.leaves(nnx.state(abstract(config), nnx.Param))
+    )
+    assert sum(part.parameters for part in counted.values()) == module
+    if name in PUBLISHED:
+        published_active, published_total, flops = PUBLISHED[name]
+        assert active == published_active
+        assert total == pytest.approx(published_total, rel=0.012)
+        rung = PRESETS[name]
+        ours = train_flops_per_token(config, rung.seq_len) * rung.tokens
+        assert ours == pytest.approx(flops, rel=0.05)
+    if name == "d6144":
+        assert total == PUBLISHED[name][1]
+
+
+def test_all_to_all_bytes_are_the_pools_of_every_wave_forth_and_back(tiny: HeroConfig) -> None:
+    config = dataclasses.replace(tiny, transport="pooled_wave", remat="none")
+    mesh = abstract_mesh({"replica": 2, "expert": 4})
+    rows, length = 16, 24
+    assignments = rows * length // 8 * config.top_k
+    sent = 4 * pool_rows(config.make_transport(), assignments, 4)
+    width = config.latent
+    out = payload_bytes((width, "float32"), (2, "int32"))
+    back = payload_bytes((width, "float32"), (1, "int32"))
+    per_layer = sent * (out + back + 2 * 4 * width)
+    ours = all_to_all_bytes(config, mesh, rows, length)
+    assert ours == config.layers * per_layer * 3 // 4
+    assert all_to_all_bytes(tiny, mesh, rows, length) == 0
+
+
+def test_activations_shrink_with_rematerialization_and_weights_with_the_mesh(
+    tiny: HeroConfig,
+) -> None:
+    mesh = abstract_mesh({"expert": 4})
+    kept = {
+        remat: device_bytes(dataclasses.replace(tiny, remat=remat), mesh, 8, 32)
+        for remat in ("none", "save_moe", "block")
+    }
+    saved = [kept[remat].saved_activations for remat in ("none", "save_moe", "block")]
+    assert saved == sorted(saved, reverse=True)
+    assert saved[0] > 4 * saved[2]
+    latent = tiny.layers * 2 * 32 * tiny.latent * 4
+    assert saved[1] - saved[2] == latent
+    alone = device_bytes(dataclasses.replace(tiny, remat="none"), abstract_mesh({}), 2, 32)
+    assert alone.saved_activations == saved[0]
+    assert 3 < alone.weights / kept["none"].weights < 4
+    with pytest.raises(MarinError, match="10 rows over 4"):
+        rows_per_device(mesh, 10)
+
+
+def test_params_answers_with_one_object_and_names_mistakes() -> None:
+    run = CliRunner()
+    result = run.invoke(app, ["params", "tiny", "--mesh", "expert=2", "--json"])
+    answer = json.loads(result.stdout)
+    assert {"active", "total", "train_flops", "by_part", "per_device"} <= answer.keys()
+    assert answer["mesh"] == {"replica": 1, "data": 1, "expert": 2, "model": 1}
+    for wrong in (["d7"], ["tiny", "--mesh", "expert"], ["tiny", "--mesh", "rack=2"]):
+        assert isinstance(run.invoke(app, ["params", *wrong]).exception, MarinError)
