@@ -1,0 +1,68 @@
+"""`metrics.jsonl`: one object per step, gapless and without duplicates over kills.
+
+Lines are appended and flushed as steps complete. A checkpoint records how long the file was, after
+all lines up to its step were on disk; going on from it cuts the file back to that length, so the
+steps that are trained again are logged once.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from marin.errors import MarinError
+
+METRICS_NAME = "metrics.jsonl"
+
+
+class MetricsLog:
+    """The open file, cut to `length` bytes."""
+
+    def __init__(self, path: Path, length: int = 0) -> None:
+        self._path = path
+        size = path.stat().st_size if path.exists() else 0
+        if size < length:
+            raise MarinError(
+                f"{path}: {size} bytes, but the checkpoint was saved after {length}; "
+                "restore the file or start a new run"
+            )
+        self._file = path.open("ab")
+        self._file.truncate(length)
+        self._file.seek(length)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Appends one line. Numbers that JSON lacks (NaN, Infinity) become strings."""
+        line = json.dumps(_plain(record), allow_nan=False, separators=(",", ":"))
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+
+    def sync(self) -> int:
+        """Forces all lines to disk; the length of the file."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Every complete line, in order. Strings that stand for NaN and infinities become floats."""
+    with path.open("rb") as file:
+        lines = [json.loads(line) for line in file if line.endswith(b"\n")]
+    return [{key: _number(value) for key, value in line.items()} for line in lines]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    return value
+
+
+def _number(value: Any) -> Any:
+    return float(value) if value in ("nan", "inf", "-inf") else value

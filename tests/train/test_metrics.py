@@ -1,0 +1,56 @@
+"""`metrics.jsonl` over kills, and what leaves it."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from marin.errors import MarinError
+from marin.train.metrics import MetricsLog, read_metrics
+from marin.train.telemetry import CellTokens
+from marin.train.unigram import entropy
+
+
+def test_a_log_cut_to_a_checkpoint_goes_on_without_gap_or_duplicate(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for step in range(5):
+        log.write({"step": step})
+        if step == 2:
+            length = log.sync()
+    log.close()
+    with path.open("ab") as file:
+        file.write(b'{"step": 5, "lo')  # killed in the middle of a line
+    log = MetricsLog(path, length)
+    for step in range(3, 6):
+        log.write({"step": step})
+    log.close()
+    assert [record["step"] for record in read_metrics(path)] == list(range(6))
+
+
+def test_a_log_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 0}\n')
+    with pytest.raises(MarinError, match="12 bytes, but the checkpoint was saved after 40"):
+        MetricsLog(path, 40)
+
+
+def test_numbers_that_json_lacks_come_back(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.write({"step": 0, "loss": math.nan, "cells": {"a": 1}, "rows": [1.5, -math.inf]})
+    log.close()
+    [record] = read_metrics(tmp_path / "metrics.jsonl")
+    assert math.isnan(record["loss"])
+    assert record["cells"] == {"a": 1}
+
+
+def test_cell_tokens_count_past_32_bits() -> None:
+    cells = CellTokens(("a", "b"), {"a": 2**40})
+    cells.add(np.array([2**20, 1]), 2**18)
+    assert cells.to_json() == {"a": 2**40 + 2**38, "b": 2**18}
+
+
+def test_entropy_of_equal_counts_is_the_log_of_their_number() -> None:
+    assert entropy(np.array([0, 5, 5, 5, 5])) == pytest.approx(math.log(4))
+    assert entropy(np.zeros(3, np.int64)) == 0.0
