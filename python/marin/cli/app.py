@@ -13,6 +13,7 @@ from marin.cli.pack import pack
 from marin.cli.params import params
 from marin.cli.quickstart import quickstart
 from marin.cli.report import report
+from marin.cli.train import app as train
 from marin.errors import MarinError
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ app.command()(quickstart)
 app.command()(dedup)
 app.command()(pack)
 app.command()(params)
+app.add_typer(train, name="train")
 app.command()(report)
 
 

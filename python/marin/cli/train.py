@@ -1,0 +1,76 @@
+"""`marin train`: start a run from a configuration, or go on with one."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from marin.cli.output import print_json, progress_for
+
+if TYPE_CHECKING:
+    from marin.train import RunResult
+
+
+class _ConfigOrCommand(TyperGroup):
+    """`marin train CONFIG` beside `marin train resume RUN`: a first word that is no command is the
+    configuration of `start`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands:
+            args = ["start", *args]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=_ConfigOrCommand, no_args_is_help=True, help="Train a model: CONFIG starts or goes on."
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+
+
+@app.command()
+def start(
+    config: Annotated[Path, typer.Argument(help="Configuration (TOML).")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replace a value, e.g. mesh.expert=4."),
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Train from a configuration; the same command goes on with a stopped run."""
+    from marin.train import load_config, run
+
+    resolved = load_config(config, settings or ())
+    _print_result(run(resolved, progress=progress_for(json_output)), json_output)
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(help="Directory of the run.")],
+    at: Annotated[
+        int | None, typer.Option(help="Go on from this step's checkpoint; later ones are dropped.")
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Go on with a stopped run from its newest complete checkpoint."""
+    from marin.train import resume as resume_run
+
+    _print_result(resume_run(run, at=at, progress=progress_for(json_output)), json_output)
+
+
+def _print_result(result: "RunResult", json_output: bool) -> None:
+    if json_output:
+        print_json(_plain(asdict(result)))
+        return
+    state = "complete" if result.complete else "stopped; `marin train resume` goes on"
+    typer.echo(
+        f"{result.run}: step {result.steps}, {result.tokens:,} tokens, {state}\n"
+        f"loss {result.final_loss:.4f} (last 5 %: {result.tail_loss:.4f}, "
+        f"best unigram model: {result.unigram_loss:.4f})"
+    )
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}

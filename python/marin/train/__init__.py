@@ -1,0 +1,22 @@
+"""Training runs: from packed shards and a configuration to a finished, watched, resumable run."""
+
+from marin.train.config import CheckpointConfig, LogConfig, MeshShape, TrainConfig
+from marin.train.curriculum import Curriculum, Segment
+from marin.train.edge import config_from, load_config
+from marin.train.metrics import read_metrics
+from marin.train.run import RunResult, resume, run
+
+__all__ = [
+    "CheckpointConfig",
+    "Curriculum",
+    "LogConfig",
+    "MeshShape",
+    "RunResult",
+    "Segment",
+    "TrainConfig",
+    "config_from",
+    "load_config",
+    "read_metrics",
+    "resume",
+    "run",
+]

@@ -1,0 +1,101 @@
+"""What a run is: frozen, plain, and written to `config.toml` as it was resolved."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from marin.errors import MarinError
+from marin.model import HeroConfig
+from marin.train.curriculum import QK_EXTENSION
+
+_STRICT_KEYS = {"extra": "forbid"}  # for pydantic, which validates these classes at the edge
+
+
+@dataclass(frozen=True)
+class MeshShape:
+    """Devices along each axis of the mesh; see `marin.model.sharding`."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _STRICT_KEYS
+
+    replica: int = 1
+    data: int = 1
+    expert: int = 1
+    model: int = 1
+
+    @property
+    def devices(self) -> int:
+        return self.replica * self.data * self.expert * self.model
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """A checkpoint every `every` steps and after the last one; the newest `keep` are kept."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _STRICT_KEYS
+
+    every: int = 100
+    keep: int = 2
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """`detail_every`: steps between lines that also hold expert loads and tokens per cell."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _STRICT_KEYS
+
+    wandb: bool = True
+    project: str = "marin"
+    detail_every: int = 10
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One run: data in `shards`, everything it writes in `run`.
+
+    `rate_scale` multiplies the compute-scaled learning rates. `microbatches` are accumulated to one
+    batch. `stop_at` ends the process after that many steps of the curriculum without changing it.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _STRICT_KEYS
+
+    shards: Path
+    run: Path
+    model: HeroConfig
+    mesh: MeshShape = field(default_factory=MeshShape)
+    seed: int = 0
+    rate_scale: float = 1.0
+    qk_extension: float = QK_EXTENSION
+    microbatches: int = 1
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    stop_at: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in _whole_numbers(self):
+            if value < 1:
+                raise MarinError(f"{name} = {value}: expected a whole number of 1 or more")
+        if not self.rate_scale > 0:
+            raise MarinError(f"rate_scale = {self.rate_scale}: expected a number above 0")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: paths as strings, nothing that is None."""
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
+
+
+def _whole_numbers(config: TrainConfig) -> Iterator[tuple[str, int]]:
+    yield "microbatches", config.microbatches
+    for axis, size in asdict(config.mesh).items():
+        yield f"mesh.{axis}", size
+    yield "checkpoint.every", config.checkpoint.every
+    yield "checkpoint.keep", config.checkpoint.keep
+    yield "log.detail_every", config.log.detail_every
+    if config.stop_at is not None:
+        yield "stop_at", config.stop_at
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items() if item is not None}
+    return str(value) if isinstance(value, Path) else value

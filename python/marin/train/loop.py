@@ -1,0 +1,144 @@
+"""The steps of a run.
+
+The main thread takes a ready batch and starts a step; everything slow (reading ahead, compiling the
+next row length, writing checkpoints, W&B) happens beside it. A step's numbers are looked at only
+after the next one has been started, so the devices never wait for the host.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from marin.train.checkpoint import Checkpoints
+from marin.train.compiler import StepCompiler
+from marin.train.config import TrainConfig
+from marin.train.curriculum import Curriculum, StepPlan
+from marin.train.data import ReadyBatch
+from marin.train.metrics import MetricsLog
+from marin.train.source import Source
+from marin.train.state import TrainState, named_arrays
+from marin.train.step import StepMetrics, constants_of
+from marin.train.telemetry import (
+    CellTokens,
+    Timings,
+    cursor_of,
+    drops_by_layer,
+    expert_load,
+    step_record,
+)
+
+
+@dataclass(frozen=True)
+class _Started:
+    """A step that the devices work on; seconds that the loop waited before it could start."""
+
+    plan: StepPlan
+    first_row: int
+    metrics: StepMetrics
+    data: float
+    compile: float
+    checkpoint: float
+
+
+class Loop:
+    """Steps, records and checkpoints of one process's stretch of a run.
+
+    `saved` is the state of the checkpoint that it starts from, or only `unigram_loss`.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        source: Source,
+        curriculum: Curriculum,
+        checkpoints: Checkpoints,
+        log: MetricsLog,
+        saved: dict[str, Any],
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._curriculum = curriculum
+        self._checkpoints = checkpoints
+        self._log = log
+        self._cells = CellTokens(source.cells, saved.get("cells", {}))
+        self._unigram = float(saved["unigram_loss"])
+        self._clock = time.perf_counter()
+
+    def go(
+        self,
+        steps: range,
+        state: TrainState,
+        batches: Iterator[ReadyBatch],
+        compiler: StepCompiler,
+        advance: Callable[[int], None],
+    ) -> None:
+        """Trains `steps` and leaves a checkpoint after the last one. Consumes `state`."""
+        before: _Started | None = None
+        checkpoint_seconds = 0.0
+        self._clock = time.perf_counter()
+        for step in steps:
+            plan = self._curriculum.at(step)
+            asked = time.perf_counter()
+            ready = next(batches)
+            data_seconds = time.perf_counter() - asked
+            if before is not None and not compiler.is_ready(plan.segment):
+                self._finish(before, advance)
+                before = None
+            asked = time.perf_counter()
+            compiled = compiler.step(plan.segment)
+            compile_seconds = time.perf_counter() - asked
+            state, metrics = compiled(state, ready.batch, ready.cells, constants_of(plan))
+            waits = (data_seconds, compile_seconds, checkpoint_seconds)
+            started = _Started(plan, ready.first_row, metrics, *waits)
+            if before is not None:
+                self._finish(before, advance)
+            before, checkpoint_seconds = started, 0.0
+            self._checkpoints.check()
+            done = step + 1
+            if done % self._config.checkpoint.every == 0 or done == steps.stop:
+                self._finish(started, advance)
+                before = None
+                asked = time.perf_counter()
+                self._save(done, state)
+                checkpoint_seconds = time.perf_counter() - asked
+
+    def _finish(self, started: _Started, advance: Callable[[int], None]) -> None:
+        """Waits for a step and writes its record."""
+        plan = started.plan
+        metrics: StepMetrics = jax.device_get(started.metrics)
+        now = time.perf_counter()
+        seconds = now - self._clock - started.compile
+        self._clock = now
+        timings = Timings(seconds, started.data, started.compile, started.checkpoint)
+        self._cells.add(np.asarray(metrics.cell_rows), plan.segment.seq_len)
+        record = step_record(plan, started.first_row, metrics, timings)
+        if plan.step == 0:
+            record["unigram_loss"] = self._unigram
+        if (
+            plan.step % self._config.log.detail_every == 0
+            or plan.step + 1 == self._curriculum.steps
+        ):
+            record["cells"] = self._cells.to_json()
+            record["expert_load"] = expert_load(metrics)
+            record["drop_fraction_by_layer"] = drops_by_layer(metrics)
+        self._log.write(record)
+        advance(1)
+
+    def _save(self, step: int, state: TrainState) -> None:
+        """Starts a checkpoint; every record up to it is on disk before it can be complete."""
+        self._checkpoints.save(
+            step,
+            named_arrays(state),
+            {
+                "cursor": cursor_of(self._curriculum, self._source.fingerprint, step),
+                "curriculum": self._curriculum.to_json(),
+                "seed": self._config.seed,
+                "cells": self._cells.to_json(),
+                "unigram_loss": self._unigram,
+                "metrics_bytes": self._log.sync(),
+            },
+        )

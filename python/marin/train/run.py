@@ -1,0 +1,188 @@
+"""A run from shards and a configuration to its end, however often it is stopped on the way.
+
+It goes on from its newest complete checkpoint and ends with the same bits as a run that was never
+stopped.
+"""
+
+import hashlib
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marin.engine import Progress, Silent
+from marin.errors import MarinError
+from marin.model import make_mesh
+from marin.train.checkpoint import Checkpoints, checkpoint_directory, complete_steps, read_state
+from marin.train.compiler import compile_ahead
+from marin.train.config import TrainConfig
+from marin.train.curriculum import Curriculum
+from marin.train.data import feed
+from marin.train.devices import ensure_devices
+from marin.train.loop import Loop
+from marin.train.metrics import MetricsLog, read_metrics
+from marin.train.run_directory import RunDirectory
+from marin.train.source import Source, open_source
+from marin.train.state import fill_named, named_arrays, take_apart
+from marin.train.telemetry import cursor_of
+from marin.train.unigram import unigram_loss
+from marin.train.wandb_mirror import WandbMirror
+
+_TAIL = 0.05  # share of the steps whose mean loss is reported beside the last one
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Where a run stands. Losses are nats per token; `tail_loss` is the mean of the last 5 %."""
+
+    run: Path
+    steps: int
+    tokens: int
+    complete: bool
+    final_loss: float
+    tail_loss: float
+    unigram_loss: float
+    metrics: Path
+    checkpoint: Path
+
+
+def run(config: TrainConfig, *, progress: Progress | None = None) -> RunResult:
+    """Trains on the shards of `config`; its run directory keeps everything.
+
+    A directory that holds a run of the same configuration is gone on with, or returned as it is
+    when complete.
+
+    Raises:
+      MarinError: the directory holds another run or is in use; shards, mesh or batch do not fit;
+        the newest checkpoint is damaged.
+    """
+    source = open_source(config.shards)
+    config.run.mkdir(parents=True, exist_ok=True)
+    directory = RunDirectory(config.run)
+    with directory.locked():
+        directory.claim(config)
+        return train(config, source, directory, progress=progress or Silent())
+
+
+def resume(path: Path, *, at: int | None = None, progress: Progress | None = None) -> RunResult:
+    """Goes on with the run in `path` from its newest checkpoint, or from the one of step `at`; what
+    came after that one is dropped.
+    """
+    directory = RunDirectory(path)
+    config = directory.config()
+    with directory.locked():
+        source = open_source(config.shards)
+        return train(config, source, directory, at=at, progress=progress or Silent())
+
+
+def train(
+    config: TrainConfig,
+    source: Source,
+    directory: RunDirectory,
+    *,
+    at: int | None = None,
+    progress: Progress,
+) -> RunResult:
+    """The steps of a run that are left; the directory is locked and this configuration's."""
+    curriculum = directory.plan(config, source)
+    start, saved = _saved_state(directory.checkpoints, at, curriculum, source)
+    steps = range(start, min(curriculum.steps, config.stop_at or curriculum.steps))
+    if not steps:
+        return _result(directory, curriculum)
+    ensure_devices(config.mesh.devices)
+    mesh = make_mesh(**vars(config.mesh))
+    _check_batches(curriculum, config)
+    trainee = take_apart(config.model, mesh)
+    with ExitStack() as stack:
+        compiler = stack.enter_context(
+            compile_ahead(trainee, curriculum, steps, len(source.cells), config.microbatches)
+        )
+        checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep)
+        stack.callback(checkpoints.close)
+        checkpoints.sweep(after=start)
+        log = MetricsLog(directory.metrics, saved.get("metrics_bytes", 0))
+        stack.callback(log.close)
+        if config.log.wandb:
+            mirror = WandbMirror(directory.path, _wandb_settings(config, directory))
+            stack.callback(mirror.close)
+        batches = stack.enter_context(feed(source.read, steps, mesh))
+        if start:
+            arrays = checkpoints.restore(start, named_arrays(trainee.layout))
+            state = fill_named(trainee.layout, arrays)
+        else:
+            state = trainee.initial(config.seed)
+        if "unigram_loss" not in saved:
+            # While the step compiles.
+            saved["unigram_loss"] = unigram_loss(source.read, curriculum.steps, config.model.vocab)
+        loop = Loop(config, source, curriculum, checkpoints, log, saved)
+        task = stack.enter_context(progress.task("Train", total=curriculum.steps))
+        task.advance(start)
+        loop.go(steps, state, batches, compiler, task.advance)
+    return _result(directory, curriculum)
+
+
+def _saved_state(
+    root: Path, at: int | None, curriculum: Curriculum, source: Source
+) -> tuple[int, dict[str, Any]]:
+    """The step to go on from and what its checkpoint says; a run without checkpoints starts at 0.
+
+    Raises:
+      MarinError: there is no complete checkpoint of step `at`, it is damaged, or its cursor is not
+        on the plan of this run.
+    """
+    steps = complete_steps(root)
+    if at is not None and at not in steps:
+        raise MarinError(f"{root}: no complete checkpoint of step {at}; there are {steps}")
+    if not steps:
+        return 0, {}
+    step = steps[-1] if at is None else at
+    saved = read_state(root, step)
+    expected = cursor_of(curriculum, source.fingerprint, step)
+    if saved["cursor"] != expected:
+        raise MarinError(
+            f"{checkpoint_directory(root, step)}: cursor {saved['cursor']} is not on the plan of "
+            f"the run, which says {expected}"
+        )
+    return step, saved
+
+
+def _check_batches(curriculum: Curriculum, config: TrainConfig) -> None:
+    mesh = config.mesh
+    parts = mesh.replica * mesh.data * mesh.expert * config.microbatches
+    for segment in curriculum.segments:
+        if segment.batch_size % parts:
+            raise MarinError(
+                f"batches of {segment.batch_size} rows of {segment.seq_len} cannot be cut into "
+                f"{parts} equal parts (mesh {mesh.replica} x {mesh.data} x {mesh.expert}, "
+                f"{config.microbatches} microbatches); change the mesh or the batch size"
+            )
+
+
+def _wandb_settings(config: TrainConfig, directory: RunDirectory) -> dict[str, Any]:
+    path = directory.path.resolve()
+    return {
+        # The same directory is the same W&B run, however often it is gone on with.
+        "id": hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest(),
+        "name": path.name,
+        "group": path.parent.name,
+        "project": config.log.project,
+        "config": config.to_dict(),
+    }
+
+
+def _result(directory: RunDirectory, curriculum: Curriculum) -> RunResult:
+    records = read_metrics(directory.metrics)
+    losses = [record["loss"] for record in records]
+    tail = losses[-max(1, round(_TAIL * curriculum.steps)) :]
+    step = complete_steps(directory.checkpoints)[-1]
+    return RunResult(
+        run=directory.path,
+        steps=len(losses),
+        tokens=records[-1]["tokens"],
+        complete=step == curriculum.steps,
+        final_loss=losses[-1],
+        tail_loss=sum(tail) / len(tail),
+        unigram_loss=records[0]["unigram_loss"],
+        metrics=directory.metrics,
+        checkpoint=checkpoint_directory(directory.checkpoints, step),
+    )

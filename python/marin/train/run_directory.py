@@ -1,0 +1,99 @@
+"""The directory of a run: `config.toml`, `plan.json`, `metrics.jsonl`, `checkpoints/`, `wandb/`."""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from marin.engine import write_json
+from marin.errors import MarinError
+from marin.train.config import TrainConfig
+from marin.train.curriculum import Curriculum
+from marin.train.edge import CONFIG_NAME, load_config, write_config
+from marin.train.metrics import METRICS_NAME
+from marin.train.source import Source
+
+PLAN_NAME = "plan.json"
+_LOCK_NAME = ".lock"
+
+# What may change from one start of a run to the next: it decides nothing that is computed.
+_FREE = ("log", "checkpoint", "stop_at", "run")
+
+
+class RunDirectory:
+    """Paths and small files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metrics = path / METRICS_NAME
+        self.checkpoints = path / "checkpoints"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the run for this process; a killed process lets it go."""
+        with (self.path / _LOCK_NAME).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise MarinError(f"{self.path}: another process trains this run") from None
+            yield
+
+    def config(self) -> TrainConfig:
+        """The configuration the run was started with."""
+        path = self.path / CONFIG_NAME
+        if not path.is_file():
+            raise MarinError(f"{self.path}: no {CONFIG_NAME}, so it is not a run's directory")
+        return replace(load_config(path), run=self.path)
+
+    def claim(self, config: TrainConfig) -> None:
+        """Makes the directory this configuration's; it may be already."""
+        path = self.path / CONFIG_NAME
+        if path.is_file():
+            changed = _first_difference(self.config().to_dict(), config.to_dict())
+            if changed is not None:
+                raise MarinError(
+                    f"{self.path}: holds a run with another {changed}; choose another run directory"
+                )
+        write_config(config, self.path)
+
+    def plan(self, config: TrainConfig, source: Source) -> Curriculum:
+        """The curriculum of the run, made from the source if there is none yet."""
+        path = self.path / PLAN_NAME
+        if not path.is_file():
+            curriculum = Curriculum.plan(
+                source.segments,
+                config.model.hidden,
+                rate_scale=config.rate_scale,
+                qk_extension=config.qk_extension,
+            )
+            write_json(
+                path,
+                {
+                    "curriculum": curriculum.to_json(),
+                    "fingerprint": source.fingerprint,
+                    "cells": list(source.cells),
+                    "data": dict(source.plan),
+                },
+            )
+        plan = json.loads(path.read_text())
+        if plan["fingerprint"] != source.fingerprint:
+            raise MarinError(
+                f"{config.shards}: plan {source.fingerprint}, but the run in {self.path} was "
+                f"started on {plan['fingerprint']}; restore its shards or choose another run"
+            )
+        return Curriculum.from_json(plan["curriculum"])
+
+
+def _first_difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> str | None:
+    """The dotted name of the first value that differs, apart from those that are free."""
+    for key in sorted(old.keys() | new.keys()):
+        one, other = old.get(key), new.get(key)
+        if one == other or (not prefix and key in _FREE):
+            continue
+        if isinstance(one, dict) and isinstance(other, dict):
+            return _first_difference(one, other, f"{prefix}{key}.")
+        return f"{prefix}{key} ({one!r}, here {other!r})"
+    return None

@@ -1,0 +1,171 @@
+"""One training step: gradients of the global batch, the optimizer, and what is logged of both.
+
+The batch may be cut into M microbatches whose gradients are summed with the weight of their valid
+tokens, so a microbatch of 3 tokens and one of 300 give the gradient of the joint batch.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, Int
+
+from marin.model import Batch, LossAux, row_spec
+from marin.train.curriculum import StepPlan
+from marin.train.optimizer import Hyper, group_norms
+from marin.train.state import Trainee, TrainState
+
+
+class StepMetrics(NamedTuple):
+    """What a step reports; N layers, E experts. Counts are integers and summed on the host."""
+
+    loss: Float[Array, ""]
+    ce: Float[Array, ""]
+    z_loss: Float[Array, ""]
+    balance_loss: Float[Array, ""]
+    tokens: Int[Array, ""]
+    router_entropy: Float[Array, "N"]
+    router_z: Float[Array, "N"]
+    assigned: Int[Array, "N"]
+    dropped_sender: Int[Array, "N"]
+    dropped_receiver: Int[Array, "N"]
+    tokens_lost: Int[Array, "N"]
+    weight: Float[Array, "N"]
+    weight_lost: Float[Array, "N"]
+    load: Int[Array, "N E"]
+    cell_rows: Int[Array, "cells"]
+    bias_norm: Float[Array, "N"]
+    grad_norm: Any
+    update_norm: Any
+    param_norm: Any
+
+
+Constants = Float[Array, "5"]
+CompiledStep = Callable[
+    [TrainState, Batch, Int[Array, "B"], np.ndarray], tuple[TrainState, StepMetrics]
+]
+
+
+def constants_of(plan: StepPlan) -> np.ndarray:
+    """The numbers of a step's plan that its computation reads: one array, one transfer."""
+    rates = plan.rates
+    return np.array([rates.muonh, rates.adam, rates.beta2, rates.eps, plan.qk_scale], np.float32)
+
+
+def compile_step(
+    trainee: Trainee, rows: int, seq_len: int, cells: int, microbatches: int = 1
+) -> CompiledStep:
+    """`step(state, batch, row_cells, constants) -> (state, metrics)` for one shape of batch.
+
+    The state is donated and comes back in the same layout; `row_cells` [rows] int32 below `cells`.
+    """
+    whole = NamedSharding(trainee.mesh, P())
+
+    def struct(dtype: Any, *shape: int) -> Any:
+        sharding = NamedSharding(trainee.mesh, row_spec(len(shape)))
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    integers = struct(jnp.int32, rows, seq_len)
+    batch = Batch(integers, integers, integers, struct(jnp.bool_, rows, seq_len))
+    row_cells = struct(jnp.int32, rows)
+    constants = jax.ShapeDtypeStruct((5,), jnp.float32, sharding=whole)
+
+    def step(
+        state: TrainState, batch: Batch, row_cells: Int[Array, "B"], constants: Constants
+    ) -> tuple[TrainState, StepMetrics]:
+        hyper, qk_scale = Hyper(*constants[:4]), constants[4]
+        loss, gradients, aux = batch_gradients(trainee, state, batch, qk_scale, microbatches)
+        updates, optimizer = trainee.optimizer.update(
+            gradients, state.optimizer, state.parameters, hyper=hyper
+        )
+        parameters = optax.apply_updates(state.parameters, updates)
+        norms = group_norms(
+            trainee.labels,
+            trainee.specs,
+            {"grad": gradients, "update": updates, "param": parameters},
+            trainee.mesh,
+        )
+        metrics = StepMetrics(
+            loss=loss,
+            ce=aux.ce,
+            z_loss=aux.z_loss,
+            balance_loss=aux.balance_loss,
+            tokens=aux.tokens,
+            router_entropy=aux.router_entropy,
+            router_z=aux.router_z,
+            assigned=aux.dispatch.assigned,
+            dropped_sender=aux.dispatch.dropped_sender,
+            dropped_receiver=aux.dispatch.dropped_receiver,
+            tokens_lost=aux.dispatch.tokens_lost,
+            weight=aux.dispatch.weight,
+            weight_lost=aux.dispatch.weight_lost,
+            load=aux.dispatch.load,
+            cell_rows=jnp.zeros(cells, jnp.int32).at[row_cells].add(1),
+            bias_norm=jnp.sqrt(jnp.sum(jnp.square(aux.next_router_bias), axis=-1)),
+            grad_norm=norms["grad"],
+            update_norm=norms["update"],
+            param_norm=norms["param"],
+        )
+        new = TrainState(state.step + 1, parameters, aux.next_router_bias, optimizer)
+        return new, metrics
+
+    shardings = (jax.tree.map(lambda leaf: leaf.sharding, trainee.layout), whole)
+    jitted = jax.jit(step, donate_argnums=0, out_shardings=shardings)
+    compiled: CompiledStep = jitted.lower(trainee.layout, batch, row_cells, constants).compile()
+    return compiled
+
+
+def batch_gradients(
+    trainee: Trainee,
+    state: TrainState,
+    batch: Batch,
+    qk_scale: Float[Array, ""],
+    microbatches: int,
+) -> tuple[Float[Array, ""], Any, LossAux]:
+    """Loss, gradients and report of the joint batch."""
+
+    def weighted_loss(parameters: Any, part: Batch, total: Array) -> tuple[Array, LossAux]:
+        model = trainee.model(parameters, state.router_bias)
+        loss, aux = model.loss(part, mesh=trainee.mesh, qk_scale=qk_scale)
+        weight = aux.tokens.astype(jnp.float32) / total
+        return loss * weight, _weigh(aux, weight)
+
+    gradient = jax.value_and_grad(weighted_loss, has_aux=True)
+    total = jnp.maximum(jnp.sum(batch.loss_mask), 1).astype(jnp.float32)
+    if microbatches == 1:
+        (loss, aux), gradients = gradient(state.parameters, batch, total)
+        return loss, gradients, aux
+
+    parts = jax.tree.map(lambda x: _split_rows(x, microbatches, trainee), batch)
+
+    def accumulate(carry: Any, part: Batch) -> tuple[Any, None]:
+        (loss, aux), gradients = gradient(state.parameters, part, total)
+        return jax.tree.map(jnp.add, carry, (loss, gradients, aux)), None
+
+    first = jax.tree.map(lambda x: x[0], parts)
+    rest = jax.tree.map(lambda x: x[1:], parts)
+    (loss, aux), gradients = gradient(state.parameters, first, total)
+    (loss, gradients, aux), _ = jax.lax.scan(accumulate, (loss, gradients, aux), rest)
+    return loss, gradients, aux
+
+
+def _weigh(aux: LossAux, weight: Float[Array, ""]) -> LossAux:
+    """Means times the weight of their microbatch; counts as they are: both can then be summed."""
+    counts = {"tokens": aux.tokens, "row_tokens": aux.row_tokens, "dispatch": aux.dispatch}
+    weighed = jax.tree.map(lambda x: x * weight, aux)
+    whole: LossAux = weighed._replace(row_ce=aux.row_ce, **counts)
+    return whole
+
+
+def _split_rows(x: Array, microbatches: int, trainee: Trainee) -> Array:
+    """[B, ...] as [M, B / M, ...] such that every device keeps its rows."""
+    parts = jnp.moveaxis(x.reshape(-1, microbatches, *x.shape[1:]), 1, 0)
+    spec = row_spec(x.ndim)
+    apart = NamedSharding(trainee.mesh, P(None, *spec))
+    laid_out: Array = jax.lax.with_sharding_constraint(parts, apart)
+    return laid_out

@@ -1,0 +1,63 @@
+"""Configuration files and `--set`."""
+
+from pathlib import Path
+
+import pytest
+
+from marin.errors import MarinError
+from marin.train.edge import load_config, write_config
+
+FILE = """
+shards = "data/shards-1"
+run = "runs/one"
+[model]
+preset = "tiny"
+layers = 2
+[mesh]
+expert = 4
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_file_with_settings_resolves_and_survives_its_own_writing(file: Path) -> None:
+    config = load_config(file, ["model.layers=3", "mesh.data=2", "log.project=other run"])
+    assert (config.model.layers, config.mesh.devices) == (3, 8)
+    assert config.log.project == "other run"
+    assert config.shards == file.parent / "data/shards-1"
+    write_config(config, file.parent)
+    assert load_config(file.parent / "config.toml") == config
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("mesh.experts=4", r"mesh\.experts: unknown key"),
+        ("steps=4", "steps: unknown key"),
+        ("mesh.expert=many", r"mesh\.expert: .*found 'many'"),
+        ("mesh.expert=0", r"mesh\.expert = 0"),
+        ("model.layers=0", "layers = 0"),
+        ("model.preset=huge", "no preset 'huge'"),
+        ("model.depth=3", "unknown field 'depth'"),
+        ("mesh.expert", "expected key=value"),
+        ("checkpoint.every=-1", r"checkpoint\.every = -1"),
+        ("shards.a=1", "shards is a value"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_in_one_line(file: Path, setting: str, message: str) -> None:
+    with pytest.raises(MarinError, match=message) as error:
+        load_config(file, [setting])
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_there_or_not_toml_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MarinError, match=r"no\.toml: cannot be read"):
+        load_config(tmp_path / "no.toml")
+    (tmp_path / "bad.toml").write_text("a = [")
+    with pytest.raises(MarinError, match=r"bad\.toml: not valid TOML"):
+        load_config(tmp_path / "bad.toml")

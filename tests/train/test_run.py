@@ -1,0 +1,118 @@
+"""Whole runs on a tiny model over 4 virtual devices."""
+
+import json
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from support.training import fake_source, tiny_model
+
+from marin.engine import Silent
+from marin.errors import MarinError
+from marin.train.config import CheckpointConfig, LogConfig, MeshShape, TrainConfig
+from marin.train.curriculum import Segment
+from marin.train.metrics import read_metrics
+from marin.train.rates import compute_scaled_rates
+from marin.train.run import RunResult, train
+from marin.train.run_directory import RunDirectory
+
+SEGMENTS = (Segment(6, 8, 32, "main"), Segment(4, 4, 64, "anneal"))
+TIMES = ("time/", "tokens_per_second")
+
+
+def config(run: Path, **changes: object) -> TrainConfig:
+    base = TrainConfig(
+        shards=Path("none"),
+        run=run,
+        model=tiny_model(),
+        mesh=MeshShape(expert=4),
+        checkpoint=CheckpointConfig(every=3, keep=2),
+        log=LogConfig(wandb=False, detail_every=2),
+    )
+    return replace(base, **changes)
+
+
+def go(run: Path, **changes: object) -> RunResult:
+    run.mkdir(exist_ok=True)
+    wanted = config(run, **changes)
+    return train(wanted, fake_source(SEGMENTS), RunDirectory(run), progress=Silent())
+
+
+def without_times(path: Path) -> list[dict[str, object]]:
+    return [
+        {key: value for key, value in record.items() if not key.startswith(TIMES)}
+        for record in read_metrics(path)
+    ]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    return go(tmp_path_factory.mktemp("runs") / "straight")
+
+
+def test_a_run_follows_its_plan_and_learns(straight: RunResult) -> None:
+    records = read_metrics(straight.metrics)
+    assert straight.complete
+    assert [r["step"] for r in records] == list(range(10))
+    assert [r["seq_len"] for r in records] == [32] * 6 + [64] * 4
+    assert [r["phase"] for r in records] == ["main"] * 6 + ["anneal"] * 4
+    assert all(after["first_row"] == before["next_row"] for before, after in pairwise(records))
+    peak = compute_scaled_rates(10 * 256, 32, 256)
+    assert records[-1]["lr/muonh"] == pytest.approx(0.05 * peak.muonh)
+    assert records[-1]["lr/adam"] == pytest.approx(0.05 * peak.adam)
+    assert sum(records[-1]["cells"].values()) == records[-1]["tokens"] == 10 * 8 * 32
+    assert all(math.isfinite(r["loss"]) and r["grad_norm"] > 0 for r in records)
+    assert records[-1]["loss"] < records[0]["loss"]
+    for layer in records[0]["expert_load"]:
+        assert sum(layer) == pytest.approx(1, abs=1e-4)
+
+
+def test_a_run_in_two_parts_equals_one_to_the_last_bit(straight: RunResult, tmp_path: Path) -> None:
+    run = tmp_path / "parts"
+    first = go(run, stop_at=4)
+    assert (first.complete, first.steps) == (False, 4)
+    second = go(run)
+    assert second.final_loss == straight.final_loss
+    assert without_times(second.metrics) == without_times(straight.metrics)
+
+
+def test_a_complete_run_is_returned_as_it_is(straight: RunResult) -> None:
+    before = straight.metrics.read_bytes()
+    assert go(straight.run) == straight
+    assert straight.metrics.read_bytes() == before
+
+
+def test_a_directory_of_another_run_is_refused_by_the_key_that_differs(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.claim(config(tmp_path))
+    directory.claim(config(tmp_path, log=LogConfig(wandb=True), stop_at=3))
+    with pytest.raises(MarinError, match=r"another mesh\.expert \(4, here 2\)"):
+        directory.claim(config(tmp_path, mesh=MeshShape(expert=2)))
+
+
+def test_two_processes_cannot_train_the_same_run(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    with (
+        directory.locked(),
+        pytest.raises(MarinError, match="another process"),
+        RunDirectory(tmp_path).locked(),
+    ):
+        pass
+
+
+def test_batches_that_the_mesh_cannot_cut_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MarinError, match="batches of 8 rows of 32 cannot be cut into 16"):
+        go(tmp_path, microbatches=4)
+
+
+def test_a_checkpoint_off_the_plan_is_refused(straight: RunResult, tmp_path: Path) -> None:
+    run = tmp_path / "other"
+    run.mkdir()
+    (run / "checkpoints").symlink_to(straight.run / "checkpoints")
+    plan = json.loads((straight.run / "plan.json").read_text())
+    plan["curriculum"]["segments"][0]["steps"] = 7
+    (run / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(MarinError, match="is not on the plan"):
+        train(config(run), fake_source(SEGMENTS), RunDirectory(run), progress=Silent())

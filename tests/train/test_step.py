@@ -1,0 +1,60 @@
+"""One step: accumulation, and the state that it carries."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.training import tiny_model
+
+from marin.model import Batch, make_mesh
+from marin.train.state import named_arrays, take_apart
+from marin.train.step import batch_gradients
+
+
+def ragged_batch(valid: list[int], seq_len: int) -> Batch:
+    """Rows of one document of `valid` tokens each, then padding."""
+    draw = np.random.default_rng(0)
+    segments = (np.arange(seq_len) < np.array(valid)[:, None]).astype(np.int32)
+    mask = np.zeros(segments.shape, bool)
+    mask[:, :-1] = segments[:, 1:] > 0
+    tokens = draw.integers(1, 64, segments.shape).astype(np.int32) * segments
+    positions = np.broadcast_to(np.arange(seq_len, dtype=np.int32), segments.shape)
+    return Batch(*(jnp.asarray(x) for x in (tokens, segments, positions, mask)))
+
+
+@pytest.mark.parametrize("microbatches", [2, 4])
+def test_microbatches_of_few_and_many_tokens_give_the_gradient_of_the_joint_batch(
+    microbatches: int,
+) -> None:
+    trainee = take_apart(tiny_model(), make_mesh(devices=jax.devices()[:1]))
+    state = trainee.initial(0)
+    batch = ragged_batch([4, 301, 4, 97], 304)
+
+    def gradients(parts: int) -> tuple[jax.Array, dict[str, jax.Array], object]:
+        compute = jax.jit(lambda s, b: batch_gradients(trainee, s, b, jnp.float32(1), parts))
+        loss, tree, aux = compute(state, batch)
+        return loss, named_arrays(tree), aux
+
+    loss, joint, aux = gradients(1)
+    split_loss, split, split_aux = gradients(microbatches)
+    assert float(split_loss) == pytest.approx(float(loss), rel=1e-6)
+    assert int(split_aux.tokens) == int(aux.tokens) == 3 + 300 + 3 + 96
+    assert float(split_aux.ce) == pytest.approx(float(aux.ce), rel=1e-6)
+    for name, gradient in joint.items():
+        scale = float(jnp.abs(gradient).max())
+        np.testing.assert_allclose(split[name], gradient, atol=1e-5 * scale, err_msg=name)
+
+
+def test_every_moment_lies_as_its_weight() -> None:
+    trainee = take_apart(tiny_model(), make_mesh(data=2, expert=4))
+    layout = named_arrays(trainee.layout)
+    weights = {n.removeprefix("parameters."): x for n, x in layout.items() if "parameters." in n}
+    checked = 0
+    for name, leaf in layout.items():
+        for weight_name, weight in weights.items():
+            if name.startswith("optimizer.") and name.endswith(f".{weight_name}"):
+                assert leaf.sharding == weight.sharding, name
+                checked += 1
+    assert checked >= len(weights)
+    initial = named_arrays(trainee.initial(0))
+    assert {n: x.sharding for n, x in initial.items()} == {n: x.sharding for n, x in layout.items()}
