@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+
 from marin.errors import MarinError
 from marin.mixture import Phase, Schedule, Specification, constant_batches, load, tilted
 

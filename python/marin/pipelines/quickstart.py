@@ -1,0 +1,231 @@
+"""The whole pipeline on one page: documents of this machine to a trained mixture of experts.
+
+    documents ─► dedup ─► tokenize ─────────┐
+        │          └────► embed ─► domains ─┼─► store ─► plan ─► shards ─► train ─► report
+        └─► score ─► quality ───────────────┘
+
+Every stage is the real algorithm at a small scale. A stage writes one directory below
+`OUT/stages`, named by a hash of its parameters and inputs, so a second run reuses what is finished
+and a killed one goes on. Training resumes from its last checkpoint to the same bits.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from marin import datakit, mixture, packing, train
+from marin.datakit.dedup import DedupConfig, dedup
+from marin.engine import Progress, Silent, read_manifest
+from marin.errors import MarinError
+from marin.model import HeroConfig
+from marin.pipelines.workspace import workspace
+from marin.report import Page, add_training, read_metrics
+from marin.report.data import add_cells, add_duplicates, add_mixture
+
+Announce = Callable[[str, Mapping[str, Any]], None]
+"""Told the name and the summary of each data stage when it has ended."""
+
+PHASE_SWITCH = (4, 5)
+"""The second phase of the mixture starts at this fraction of the tokens."""
+
+TILTS = (1.0, 2.0)
+"""Weight of a cell per phase: its tokens times tilt ** quality. Phase 2 prefers better text."""
+
+MINIMUM_BATCHES = 40
+"""A shorter run would show neither switch."""
+
+DEVICES = 4
+"""Virtual CPU devices; the experts are spread over all of them."""
+
+
+@dataclass(frozen=True)
+class QuickstartConfig:
+    """What can be changed from outside; the rest stands in the code below.
+
+    `tokens` is the horizon of the training run; documents too few for it at half of `epoch_cap`
+    give a shorter run.
+    """
+
+    tokens: int = 1_000_000
+    max_bytes: int = 48 << 20
+    vocab_size: int = 8192
+    tokenizer: str | None = None
+    seed: int = 0
+    batch_tokens: int = 4096
+    epoch_cap: float = 8.0
+
+
+@dataclass(frozen=True)
+class QuickstartResult:
+    """Where the results are."""
+
+    out: Path
+    report: Path
+    store: Path
+    shards: Path
+    training: train.RunResult
+
+
+def run(
+    paths: Sequence[Path],
+    out: Path,
+    config: QuickstartConfig = QuickstartConfig(),
+    *,
+    progress: Progress = Silent(),
+    announce: Announce = lambda stage, summary: None,
+) -> QuickstartResult:
+    """Runs every stage; what an earlier run with the same options finished is reused.
+
+    Args:
+      paths: the user's files and folders; none: documents found on this machine.
+      out: an empty or new directory, or one of an earlier quickstart.
+
+    Raises:
+      MarinError: nothing to learn from in `paths`, too few tokens, or an unusable `out`.
+    """
+    with workspace(out, paths):
+        root = out / "stages"
+        removed, store = _cells(paths, out, root, config, progress, announce)
+        schedule = make_schedule(store, config)
+        plan = packing.plan(store, schedule, root, progress=progress)
+        shards = packing.pack(plan, root, progress=progress)
+        announce("shards", read_manifest(shards).summary)
+        training = _train(store, shards, out, config, progress)
+        report = out / "report.html"
+        _report(removed, store, schedule, training).write(report)
+    return QuickstartResult(out, report, store, shards, training)
+
+
+def _cells(
+    paths: Sequence[Path],
+    out: Path,
+    root: Path,
+    config: QuickstartConfig,
+    progress: Progress,
+    announce: Announce,
+) -> tuple[Path, Path]:
+    """Documents to cells; returns the sidecars of the deduplication, and the store."""
+    local = datakit.LocalConfig(paths=tuple(paths), max_bytes=config.max_bytes)
+    documents = datakit.local_documents(root, local, exclude=[out], progress=progress)
+    announce("documents", read_manifest(documents).summary)
+    removed = dedup([documents], root, DedupConfig(), progress=progress)
+    announce("dedup", read_manifest(removed).summary)
+
+    if config.tokenizer is None:
+        bpe = datakit.BPEConfig(vocab_size=config.vocab_size)
+        tokenizer = datakit.train_bpe(documents, root, bpe, dedup=removed, progress=progress)
+    else:
+        tokenizer = datakit.load_tokenizer(config.tokenizer, root)
+    tokens = datakit.tokenize(documents, tokenizer, root, dedup=removed, progress=progress)
+
+    embeddings = datakit.embed(documents, root, dedup=removed, progress=progress)
+    domains = datakit.domains(documents, embeddings, root, dedup=removed, progress=progress)
+    scores = datakit.score_quality(documents, root, progress=progress)
+    quality = datakit.quality(scores, root, dedup=removed, progress=progress)
+
+    sidecars = datakit.Sidecars(tokens=tokens, domains=domains, quality=quality, dedup=removed)
+    carving = datakit.StoreConfig(seed=config.seed)
+    store = datakit.build_store(documents, sidecars, root, carving, progress=progress)
+    announce("store", read_manifest(store).summary)
+    return removed, store
+
+
+def make_schedule(store: Path, config: QuickstartConfig) -> mixture.Schedule:
+    """Two phases over the store's cells; rows of 512 and, from half of the run, of 1,024 tokens.
+
+    Raises:
+      MarinError: the store has too few tokens for `MINIMUM_BATCHES` batches.
+    """
+    manifest = read_manifest(store)
+    available = {name: cell["tokens"] for name, cell in manifest.summary["cells"].items()}
+    repeats = config.epoch_cap / 2  # the second phase reads good cells more than their share
+    batches = min(config.tokens, int(sum(available.values()) * repeats)) // config.batch_tokens
+    if batches < MINIMUM_BATCHES:
+        raise MarinError(
+            f"{sum(available.values()):,} tokens in {manifest.rows:,} documents: too few for a run "
+            f"of {MINIMUM_BATCHES * config.batch_tokens:,} tokens that reads each at most "
+            f"{repeats:g} times; give more documents"
+        )
+    horizon = batches * config.batch_tokens
+    switch = horizon * PHASE_SWITCH[0] // PHASE_SWITCH[1]
+    specification = mixture.tilted(
+        "quickstart",
+        available,
+        [("main", switch, TILTS[0]), ("anneal", horizon - switch, TILTS[1])],
+        epoch_cap=config.epoch_cap,
+        store=manifest.fingerprint,
+    )
+    stages = mixture.constant_batches(config.batch_tokens, [(0.0, 512), (0.5, 1024)])
+    return mixture.Schedule.of(specification, stages, seed=config.seed, exhaustion="repeat")
+
+
+def make_model(vocab: int) -> HeroConfig:
+    """A hero of about a million active parameters besides its vocabulary."""
+    return HeroConfig(
+        hidden=128,
+        layers=4,
+        heads=4,
+        head_dim=32,
+        kv_local=2,
+        kv_global=1,
+        latent=64,
+        expert_width=64,
+        experts=16,
+        top_k=2,
+        shared_experts=1,
+        vocab=vocab,
+        window=256,
+        gate_rank=16,
+        transport="pooled_wave",
+        remat="none",
+    )
+
+
+def _train(
+    store: Path, shards: Path, out: Path, config: QuickstartConfig, progress: Progress
+) -> train.RunResult:
+    vocab = read_manifest(store).summary["tokenizer"]["vocab_size"]
+    return train.run(
+        train.TrainConfig(
+            shards=shards,
+            run=out / "run",
+            model=make_model(vocab),
+            mesh=train.MeshShape(expert=DEVICES),
+            seed=config.seed,
+            checkpoint=train.CheckpointConfig(every=25),
+        ),
+        progress=progress,
+    )
+
+
+def _report(
+    removed: Path, store: Path, schedule: mixture.Schedule, training: train.RunResult
+) -> Page:
+    metrics = read_metrics(training.run)
+    sizes = read_manifest(store).summary["cells"]
+    realized = next(record["cells"] for record in reversed(metrics) if "cells" in record)
+    page = Page("Marin quickstart", "Documents to a trained mixture of experts.")
+    add_training(page, metrics, unigram_loss=training.unigram_loss)
+    add_mixture(
+        page,
+        cells=schedule.cells,
+        target=target_tokens(schedule),
+        realized=realized,
+        epochs={cell: realized.get(cell, 0) / sizes[cell]["tokens"] for cell in schedule.cells},
+    )
+    add_duplicates(page, read_manifest(removed).summary)
+    add_cells(page, read_manifest(store).summary)
+    return page
+
+
+def target_tokens(schedule: mixture.Schedule) -> dict[str, float]:
+    """Tokens per cell that the mixture's weights ask for over the whole run, padding included."""
+    boundaries = [stage.first_row for stage in schedule.row_stages] + [schedule.rows]
+    tokens = dict.fromkeys(schedule.cells, 0.0)
+    for stage, (first, last) in zip(schedule.row_stages, pairwise(boundaries), strict=True):
+        before, after = schedule.order.targets(first), schedule.order.targets(last)
+        for cell, a, b in zip(schedule.cells, before, after, strict=True):
+            tokens[cell] += float(b - a) * stage.seq_len
+    return tokens
