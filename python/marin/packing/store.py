@@ -90,6 +90,11 @@ def _open(path: Path) -> tuple[int, list[pa.RecordBatch]]:
     return whole.address, [batch for batch in batches if batch.num_rows]
 
 
+def _is_token_list(type_: pa.DataType) -> bool:
+    """Whatever a writer calls the items, and whether or not it says that none is null."""
+    return pa.types.is_large_list(type_) and type_.value_type == TOKENS_TYPE.value_type
+
+
 def _token_chunks(path: Path) -> list[tuple[int, pa.Array]]:
     """Per record batch, where in the file its token values lie, and its `tokens` column."""
     begin, batches = _open(path)
@@ -99,9 +104,10 @@ def _token_chunks(path: Path) -> list[tuple[int, pa.Array]]:
         if "tokens" not in batch.schema.names:
             raise MarinError(f"{path}: no column tokens; build the store again")
         tokens = batch.column("tokens")
-        if tokens.type != TOKENS_TYPE or tokens.null_count:
+        nulls = tokens.null_count + (tokens.values.null_count if _is_token_list(tokens.type) else 0)
+        if not _is_token_list(tokens.type) or nulls:
             raise MarinError(
-                f"{path}: tokens are {tokens.type} with {tokens.null_count} nulls, expected "
+                f"{path}: tokens are {tokens.type} with {nulls} nulls, expected "
                 f"{TOKENS_TYPE} without; build the store again"
             )
         values = tokens.values.buffers()[1]

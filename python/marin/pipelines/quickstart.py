@@ -120,10 +120,16 @@ def _cells(
         tokenizer = datakit.load_tokenizer(config.tokenizer, root)
     tokens = datakit.tokenize(documents, tokenizer, root, dedup=removed, progress=progress)
 
-    embeddings = datakit.embed(documents, root, dedup=removed, progress=progress)
-    domains = datakit.domains(documents, embeddings, root, dedup=removed, progress=progress)
+    embeddings = datakit.embed(
+        documents, root, datakit.EmbedConfig(), dedup=removed, progress=progress
+    )
+    domains = datakit.domains(
+        documents, embeddings, root, datakit.DomainsConfig(domains=8, fine=256), dedup=removed, progress=progress
+    )
     scores = datakit.score_quality(documents, root, progress=progress)
-    quality = datakit.quality(scores, root, dedup=removed, progress=progress)
+    quality = datakit.quality(
+        scores, root, datakit.QualityConfig(), dedup=removed, progress=progress
+    )
 
     sidecars = datakit.Sidecars(tokens=tokens, domains=domains, quality=quality, dedup=removed)
     carving = datakit.StoreConfig(seed=config.seed)
