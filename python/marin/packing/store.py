@@ -92,7 +92,7 @@ def _open(path: Path) -> tuple[int, list[pa.RecordBatch]]:
 
 def _is_token_list(type_: pa.DataType) -> bool:
     """Whatever a writer calls the items, and whether or not it says that none is null."""
-    return pa.types.is_large_list(type_) and type_.value_type == TOKENS_TYPE.value_type
+    return bool(pa.types.is_large_list(type_) and type_.value_type == TOKENS_TYPE.value_type)
 
 
 def _token_chunks(path: Path) -> list[tuple[int, pa.Array]]:
