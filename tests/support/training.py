@@ -1,13 +1,14 @@
 """A small source of packed rows without shards: text with structure that a model can learn."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from marin.model import HeroConfig, preset
 from marin.stream import Batch
 from marin.train.curriculum import Segment
-from marin.train.source import Source
+from marin.train.source import Leg, Source
 
 VOCAB = 64
 CELLS = ("c00q0", "c00q1", "c01q0")
@@ -33,7 +34,7 @@ def fake_source(segments: tuple[Segment, ...]) -> Source:
         ids = first_row + (wanted - first) * segment.batch_size + np.arange(segment.batch_size)
         return rows(wanted, ids, segment.seq_len)
 
-    return Source(segments, read, CELLS, "fake", {})
+    return Source(segments, read, CELLS, (Leg(0, Path("none"), "fake"),), {})
 
 
 def rows(step: int, ids: np.ndarray, seq_len: int) -> Batch:

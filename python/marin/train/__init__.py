@@ -4,6 +4,7 @@ from marin.train.config import CheckpointConfig, LogConfig, MeshShape, TrainConf
 from marin.train.curriculum import Curriculum, Segment
 from marin.train.edge import config_from, load_config
 from marin.train.metrics import read_metrics
+from marin.train.operations import Revised, branch, remix, shorten
 from marin.train.run import RunResult, resume, run
 
 __all__ = [
@@ -11,12 +12,16 @@ __all__ = [
     "Curriculum",
     "LogConfig",
     "MeshShape",
+    "Revised",
     "RunResult",
     "Segment",
     "TrainConfig",
+    "branch",
     "config_from",
     "load_config",
     "read_metrics",
+    "remix",
     "resume",
     "run",
+    "shorten",
 ]

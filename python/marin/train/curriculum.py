@@ -6,7 +6,7 @@ tokens at which a step starts or ends, so they stay aligned when the horizon or 
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import log, prod
@@ -81,6 +81,21 @@ class Curriculum:
         decay = ((0, 0.0), (max(1, round(WARMUP_FRACTION * total)), 1.0), (total, FLOOR_FRACTION))
         return cls(tuple(segments), decay, total, hidden, rate_scale, qk_extension)
 
+    def revised(self, step: int, segments: Sequence[Segment]) -> "Curriculum":
+        """The same up to `step`; from there the segments of a new plan, with the learning rate
+        decaying in a line from what it is now to the floor at the new end.
+
+        Raises:
+          ValueError: the new segments do not begin with the steps that were trained.
+        """
+        seen = self.at(step).tokens if step < self.steps else self.tokens
+        past = tuple((tokens, fraction) for tokens, fraction in self.decay if tokens < seen)
+        changed = replace(self, segments=tuple(segments))
+        if changed.shapes_before(step) != self.shapes_before(step):
+            raise ValueError(f"the new segments differ from the old ones before step {step}")
+        now = (seen, self.rate_fraction(seen))
+        return replace(changed, decay=(*past, now, (changed.tokens, FLOOR_FRACTION)))
+
     @property
     def steps(self) -> int:
         return self._first_steps[-1]
@@ -117,6 +132,19 @@ class Curriculum:
         return tuple(
             segment for (first, end), segment in spans if first < steps.stop and end > steps.start
         )
+
+    def shapes_before(self, step: int) -> list[tuple[int, int, int]]:
+        """Runs of (steps, batch size, row length) that lead to `step`, neighbours joined."""
+        runs: list[tuple[int, int, int]] = []
+        for first, segment in zip(self._first_steps, self.segments, strict=False):
+            count = min(segment.steps, step - first)
+            if count <= 0:
+                break
+            shape = (segment.batch_size, segment.seq_len)
+            if runs and runs[-1][1:] == shape:
+                count += runs.pop()[0]
+            runs.append((count, *shape))
+        return runs
 
     def batches_before(self, step: int) -> list[tuple[int, int]]:
         """Runs of (steps, batch size) that lead to `step`: the history a cursor keeps."""

@@ -134,7 +134,7 @@ class Loop:
             step,
             named_arrays(state),
             {
-                "cursor": cursor_of(self._curriculum, self._source.fingerprint, step),
+                "cursor": cursor_of(self._curriculum, self._source, step),
                 "curriculum": self._curriculum.to_json(),
                 "seed": self._config.seed,
                 "cells": self._cells.to_json(),

@@ -22,7 +22,7 @@ from marin.train.devices import ensure_devices
 from marin.train.loop import Loop
 from marin.train.metrics import MetricsLog, read_metrics
 from marin.train.run_directory import RunDirectory
-from marin.train.source import Source, open_source
+from marin.train.source import Source, first_leg, open_source
 from marin.train.state import fill_named, named_arrays, take_apart
 from marin.train.telemetry import cursor_of
 from marin.train.unigram import unigram_loss
@@ -56,11 +56,12 @@ def run(config: TrainConfig, *, progress: Progress | None = None) -> RunResult:
       MarinError: the directory holds another run or is in use; shards, mesh or batch do not fit;
         the newest checkpoint is damaged.
     """
-    source = open_source(config.shards)
+    first_leg(config.shards)  # unreadable shards leave no run directory behind
     config.run.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(config.run)
     with directory.locked():
         directory.claim(config)
+        source = open_source(directory.legs(config))
         return train(config, source, directory, progress=progress or Silent())
 
 
@@ -71,7 +72,7 @@ def resume(path: Path, *, at: int | None = None, progress: Progress | None = Non
     directory = RunDirectory(path)
     config = directory.config()
     with directory.locked():
-        source = open_source(config.shards)
+        source = open_source(directory.legs(config))
         return train(config, source, directory, at=at, progress=progress or Silent())
 
 
@@ -84,7 +85,7 @@ def train(
     progress: Progress,
 ) -> RunResult:
     """The steps of a run that are left; the directory is locked and this configuration's."""
-    curriculum = directory.plan(config, source)
+    curriculum = directory.curriculum(config, source)
     start, saved = _saved_state(directory.checkpoints, at, curriculum, source)
     steps = range(start, min(curriculum.steps, config.stop_at or curriculum.steps))
     if not steps:
@@ -137,7 +138,7 @@ def _saved_state(
         return 0, {}
     step = steps[-1] if at is None else at
     saved = read_state(root, step)
-    expected = cursor_of(curriculum, source.fingerprint, step)
+    expected = cursor_of(curriculum, source, step)
     if saved["cursor"] != expected:
         raise MarinError(
             f"{checkpoint_directory(root, step)}: cursor {saved['cursor']} is not on the plan of "

@@ -14,7 +14,7 @@ from marin.train.config import TrainConfig
 from marin.train.curriculum import Curriculum
 from marin.train.edge import CONFIG_NAME, load_config, write_config
 from marin.train.metrics import METRICS_NAME
-from marin.train.source import Source
+from marin.train.source import Leg, Source, first_leg
 
 PLAN_NAME = "plan.json"
 _LOCK_NAME = ".lock"
@@ -30,6 +30,7 @@ class RunDirectory:
         self.path = path
         self.metrics = path / METRICS_NAME
         self.checkpoints = path / "checkpoints"
+        self._plan = path / PLAN_NAME
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -59,32 +60,35 @@ class RunDirectory:
                 )
         write_config(config, self.path)
 
-    def plan(self, config: TrainConfig, source: Source) -> Curriculum:
+    def legs(self, config: TrainConfig) -> tuple[Leg, ...]:
+        """Where the run reads from, by its plan or, before it has one, by its configuration."""
+        if not self._plan.is_file():
+            return (first_leg(config.shards),)
+        return tuple(Leg.from_json(leg) for leg in json.loads(self._plan.read_text())["legs"])
+
+    def curriculum(self, config: TrainConfig, source: Source) -> Curriculum:
         """The curriculum of the run, made from the source if there is none yet."""
-        path = self.path / PLAN_NAME
-        if not path.is_file():
+        if not self._plan.is_file():
             curriculum = Curriculum.plan(
                 source.segments,
                 config.model.hidden,
                 rate_scale=config.rate_scale,
                 qk_extension=config.qk_extension,
             )
-            write_json(
-                path,
-                {
-                    "curriculum": curriculum.to_json(),
-                    "fingerprint": source.fingerprint,
-                    "cells": list(source.cells),
-                    "data": dict(source.plan),
-                },
-            )
-        plan = json.loads(path.read_text())
-        if plan["fingerprint"] != source.fingerprint:
-            raise MarinError(
-                f"{config.shards}: plan {source.fingerprint}, but the run in {self.path} was "
-                f"started on {plan['fingerprint']}; restore its shards or choose another run"
-            )
-        return Curriculum.from_json(plan["curriculum"])
+            self.write_plan(curriculum, source)
+        return Curriculum.from_json(json.loads(self._plan.read_text())["curriculum"])
+
+    def write_plan(self, curriculum: Curriculum, source: Source) -> None:
+        """Replaces `plan.json`."""
+        write_json(
+            self._plan,
+            {
+                "curriculum": curriculum.to_json(),
+                "legs": [leg.to_json() for leg in source.legs],
+                "cells": list(source.cells),
+                "schedule": dict(source.schedule),
+            },
+        )
 
 
 def _first_difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> str | None:

@@ -1,47 +1,96 @@
-"""Where a run's data comes from, as the loop sees it."""
+"""Where a run's data comes from, as the loop sees it.
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+A run whose plan was changed on the way (shortened, branched, another mixture) has one leg per plan:
+steps before the change are read from the shards it began with, later ones from those of the revised
+plan.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from marin.engine import read_manifest
+from marin.errors import MarinError
 from marin.mixture import Schedule
 from marin.stream import Batch, Stream
 from marin.train.curriculum import Segment
 
 
 @dataclass(frozen=True)
+class Leg:
+    """From `step` on rows come from `shards`, whose plan is `fingerprint`."""
+
+    step: int
+    shards: Path
+    fingerprint: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"step": self.step, "shards": str(self.shards), "fingerprint": self.fingerprint}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Leg":
+        return cls(value["step"], Path(value["shards"]), value["fingerprint"])
+
+
+@dataclass(frozen=True)
 class Source:
     """Batches by step, and the plan they follow.
 
-    `read(step)` gives this process's rows of the batch of a step; `fingerprint` names the plan;
-    `cells` are the names that a batch's `cells` index; `plan` is kept in the run directory.
+    `read(step)` gives this process's rows of the batch of a step; `cells` are the names that a
+    batch's `cells` index; `segments` are those of the newest plan, past included; `schedule` is
+    that plan's, as JSON.
     """
 
     segments: tuple[Segment, ...]
     read: Callable[[int], Batch]
     cells: tuple[str, ...]
-    fingerprint: str
-    plan: Mapping[str, Any]
+    legs: tuple[Leg, ...]
+    schedule: Mapping[str, Any]
+
+    def fingerprint_before(self, step: int) -> str:
+        """The plan of the last rows that a run has read before `step`."""
+        return max((leg for leg in self.legs if leg.step < max(step, 1)), key=_step).fingerprint
 
 
-def open_source(shards: Path, *, process: int = 0, processes: int = 1) -> Source:
-    """The packed shards of a run, read by process `process` of `processes`.
+def first_leg(shards: Path) -> Leg:
+    """The only leg of a fresh run."""
+    return Leg(0, shards, Stream(shards).plan)
+
+
+def open_source(legs: Sequence[Leg], *, process: int = 0, processes: int = 1) -> Source:
+    """The data of a run, read by process `process` of `processes`.
 
     Raises:
-      MarinError: the directory is unfinished or not one of packed shards.
+      MarinError: a directory is unfinished, not one of packed shards, or of another plan.
     """
-    stream = Stream(shards, reader=(process, processes))
-    summary = read_manifest(shards).summary
-    schedule = Schedule.from_json(summary["schedule"])
+    streams = [Stream(leg.shards, reader=(process, processes)) for leg in legs]
+    for leg, stream in zip(legs, streams, strict=True):
+        if stream.plan != leg.fingerprint:
+            raise MarinError(
+                f"{leg.shards}: plan {stream.plan}, but the run reads plan {leg.fingerprint} from "
+                f"step {leg.step} on; restore these shards or start another run"
+            )
+    names = tuple(dict.fromkeys(name for stream in streams for name in stream.cells))
+    numbers = [
+        np.array([names.index(name) for name in stream.cells], np.uint16) for stream in streams
+    ]
+    starts = [leg.step for leg in legs]
+
+    def read(step: int) -> Batch:
+        index = bisect_right(starts, step) - 1
+        batch = streams[index].batch(step)
+        return replace(batch, cells=numbers[index][batch.cells])
+
+    schedule = Schedule.from_json(read_manifest(legs[-1].shards).summary["schedule"])
     segments = tuple(
         Segment(run.steps, run.batch_size, run.seq_len, run.phase) for run in schedule.runs
     )
-    return Source(
-        segments=segments,
-        read=stream.batch,
-        cells=stream.cells,
-        fingerprint=stream.plan,
-        plan={"schedule": schedule.to_json(), "tokenizer": summary["tokenizer"]},
-    )
+    return Source(segments, read, names, tuple(legs), schedule.to_json())
+
+
+def _step(leg: Leg) -> int:
+    return leg.step

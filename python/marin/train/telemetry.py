@@ -8,6 +8,7 @@ import numpy as np
 
 from marin.train.curriculum import Curriculum, StepPlan
 from marin.train.optimizer import GROUPS
+from marin.train.source import Source
 from marin.train.step import StepMetrics
 
 
@@ -92,11 +93,11 @@ def drops_by_layer(metrics: StepMetrics) -> list[float]:
     return [float(x) for x in dropped / np.maximum(metrics.assigned, 1)]
 
 
-def cursor_of(curriculum: Curriculum, fingerprint: str, step: int) -> dict[str, Any]:
+def cursor_of(curriculum: Curriculum, source: Source, step: int) -> dict[str, Any]:
     """Where the data of a run stands before `step`, as `marin.stream` keeps it."""
     history = curriculum.batches_before(step)
     return {
-        "plan": fingerprint,
+        "plan": source.fingerprint_before(step),
         "next_row": sum(steps * size for steps, size in history),
         "step": step,
         "batches": [list(run) for run in history],

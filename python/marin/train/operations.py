@@ -1,0 +1,180 @@
+"""Changes to a run on its way: a shorter horizon, an early-cooldown branch, another mixture.
+
+Each makes a revised schedule, in which everything before the step stays as it was, plans and packs
+it, and adds a leg to the run: steps before the change are read from the old shards, later ones from
+the new. The learning rate goes in a line from where it is to 5 % of its peak at the new end.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from marin.engine import Progress, Silent, read_manifest
+from marin.errors import MarinError
+from marin.mixture import Schedule, Specification, Stage
+from marin.packing import pack, plan
+from marin.train.checkpoint import checkpoint_directory, complete_steps, read_state
+from marin.train.curriculum import Curriculum
+from marin.train.edge import write_config
+from marin.train.run_directory import RunDirectory
+from marin.train.source import Source, first_leg, open_source
+
+MAX_SHORTENING = 0.25  # share of the token budget that pays for hardware trouble without --force
+
+
+@dataclass(frozen=True)
+class Revised:
+    """What an operation made: the run, where it goes on, and its new end."""
+
+    run: Path
+    step: int
+    steps: int
+    tokens: int
+
+
+def shorten(
+    path: Path, *, to: int, force: bool = False, progress: Progress | None = None
+) -> Revised:
+    """Ends the run in `path` at `to` tokens instead, from its newest checkpoint on.
+
+    Phase boundary and row length switches move with the horizon, being fractions of it.
+
+    Raises:
+      MarinError: the run is being trained; `to` is not between the tokens seen and the old horizon,
+        or cuts more than 25 % without `force`.
+    """
+    directory = RunDirectory(path)
+    config = directory.config()
+    with directory.locked():
+        source = open_source(directory.legs(config))
+        curriculum = directory.curriculum(config, source)
+        step = _newest(directory)
+        seen = _tokens_at(curriculum, step)
+        if not seen < to < curriculum.tokens:
+            raise MarinError(
+                f"{path}: shorten to {to} tokens, expected between {seen} (its newest checkpoint, "
+                f"step {step}) and {curriculum.tokens} (its horizon)"
+            )
+        if to < (1 - MAX_SHORTENING) * curriculum.tokens and not force:
+            raise MarinError(
+                f"{path}: {to} tokens are less than 75 % of the horizon of {curriculum.tokens}; "
+                "choose more, or give --force"
+            )
+        schedule = Schedule.from_json(source.schedule).revised(step, horizon=to)
+        return _revise(directory, source, curriculum, step, schedule, progress)
+
+
+def remix(path: Path, *, specification: Specification, progress: Progress | None = None) -> Revised:
+    """Trains with another mixture from the newest checkpoint of the run in `path` on."""
+    directory = RunDirectory(path)
+    config = directory.config()
+    with directory.locked():
+        source = open_source(directory.legs(config))
+        curriculum = directory.curriculum(config, source)
+        step = _newest(directory)
+        schedule = Schedule.from_json(source.schedule).revised(step, specification=specification)
+        return _revise(directory, source, curriculum, step, schedule, progress)
+
+
+def branch(
+    path: Path,
+    *,
+    at: int,
+    cooldown: int,
+    into: Path | None = None,
+    seq_len: int | None = None,
+    progress: Progress | None = None,
+) -> Revised:
+    """Starts an early cooldown of the run in `path`: a run of its own, in `into` (default: beside
+    it), that goes on from the checkpoint of step `at` for `cooldown` steps of the same tokens per
+    batch and ends there. The parent's files are only read.
+
+    Raises:
+      MarinError: there is no such checkpoint, it is damaged, or `into` exists.
+    """
+    parent = RunDirectory(path)
+    config = parent.config()
+    target = into or path.with_name(f"{path.name}-branch-{at}")
+    if target.exists():
+        raise MarinError(f"{target}: exists; choose another directory for the branch with --into")
+    source = open_source(parent.legs(config))
+    curriculum = parent.curriculum(config, source)
+    if at not in complete_steps(parent.checkpoints):
+        raise MarinError(
+            f"{path}: no complete checkpoint of step {at}; there are "
+            f"{complete_steps(parent.checkpoints)}"
+        )
+    saved = read_state(parent.checkpoints, at)
+    segment = curriculum.at(at - 1).segment
+    horizon = _tokens_at(curriculum, at) + cooldown * segment.batch_tokens
+    schedule = Schedule.from_json(source.schedule)
+    stages = _stages_of_branch(schedule, at, horizon, seq_len or segment.seq_len)
+    revised = schedule.revised(at, horizon=horizon, stages=stages)
+    shards = _packed(source, revised, progress)
+    partial = target.with_name(f".partial-{target.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    child = RunDirectory(partial)
+    shutil.copytree(
+        checkpoint_directory(parent.checkpoints, at), checkpoint_directory(child.checkpoints, at)
+    )
+    with parent.metrics.open("rb") as history:
+        child.metrics.write_bytes(history.read(saved["metrics_bytes"]))
+    write_config(replace(config, run=target, stop_at=None), partial)
+    result = _write_leg(child, source, curriculum, at, shards)
+    partial.rename(target)
+    return replace(result, run=target)
+
+
+def _revise(
+    directory: RunDirectory,
+    source: Source,
+    curriculum: Curriculum,
+    step: int,
+    schedule: Schedule,
+    progress: Progress | None,
+) -> Revised:
+    shards = _packed(source, schedule, progress)
+    return _write_leg(directory, source, curriculum, step, shards)
+
+
+def _packed(source: Source, schedule: Schedule, progress: Progress | None) -> Path:
+    """Plans and packs a revised schedule beside the shards of the run's newest leg."""
+    old = source.legs[-1].shards
+    store = Path(read_manifest(old).summary["store"])
+    shown = progress or Silent()
+    planned = plan(store, schedule, old.parent, progress=shown)
+    return pack(planned, old.parent, progress=shown)
+
+
+def _write_leg(
+    directory: RunDirectory, source: Source, curriculum: Curriculum, step: int, shards: Path
+) -> Revised:
+    """Makes the run read from `shards` from `step` on."""
+    kept = [leg for leg in source.legs if leg.step < max(step, 1)]
+    legs = [*kept, replace(first_leg(shards), step=step)] if step else [first_leg(shards)]
+    changed = open_source(legs)
+    revised = curriculum.revised(step, changed.segments)
+    directory.write_plan(revised, changed)
+    return Revised(directory.path, step, revised.steps, revised.tokens)
+
+
+def _stages_of_branch(schedule: Schedule, at: int, horizon: int, seq_len: int) -> Sequence[Stage]:
+    """The past of a schedule and then rows of `seq_len`, as stages of the branch's horizon."""
+    run = schedule.run_at(at - 1)
+    tokens = run.batch_size * run.seq_len
+    if tokens % seq_len:
+        raise MarinError(
+            f"--seq-len {seq_len}: batches of {tokens} tokens are no whole number of such rows"
+        )
+    return (Stage(0.0, seq_len, tokens // seq_len),)
+
+
+def _newest(directory: RunDirectory) -> int:
+    steps = complete_steps(directory.checkpoints)
+    return steps[-1] if steps else 0
+
+
+def _tokens_at(curriculum: Curriculum, step: int) -> int:
+    return curriculum.at(step).tokens if step < curriculum.steps else curriculum.tokens

@@ -1,0 +1,157 @@
+"""Shortened, branched and remixed runs on real plans; nothing is trained, so they are quick."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from support.packing import write_store
+from support.training import tiny_model
+
+from marin.errors import MarinError
+from marin.mixture import Schedule, constant_batches, tilted
+from marin.packing import pack, plan
+from marin.train.checkpoint import Checkpoints
+from marin.train.config import MeshShape, TrainConfig
+from marin.train.curriculum import Curriculum
+from marin.train.metrics import MetricsLog
+from marin.train.operations import branch, remix, shorten
+from marin.train.run_directory import RunDirectory
+from marin.train.source import Source, open_source
+from marin.train.telemetry import cursor_of
+
+TOKENS = 1_024  # per batch
+STEPS = 40
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of 40 steps with checkpoints of steps 10 and 20, as if it had been trained so far."""
+    draw = np.random.default_rng(0)
+    lengths = {f"c0{d}q{q}": draw.integers(20, 400, 60).tolist() for d in (0, 1) for q in (0, 1)}
+    store = write_store(tmp_path, lengths)
+    specification = tilted(
+        "test",
+        {cell: sum(counts) for cell, counts in lengths.items()},
+        [("main", 800, 1.0), ("anneal", 200, 3.0)],
+        epoch_cap=8.0,
+    )
+    stages = constant_batches(TOKENS, [(0.0, 64), (0.5, 128)])
+    schedule = Schedule.of(specification, stages, horizon=STEPS * TOKENS, seed=0)
+    shards = pack(plan(store, schedule, tmp_path), tmp_path)
+    path = tmp_path / "run"
+    path.mkdir()
+    directory = RunDirectory(path)
+    config = TrainConfig(shards=shards, run=path, model=tiny_model(), mesh=MeshShape(expert=4))
+    directory.claim(config)
+    source, curriculum = opened(path)
+    log = MetricsLog(directory.metrics)
+    checkpoints = Checkpoints(directory.checkpoints, keep=5)
+    for step in range(20):
+        log.write({"step": step})
+        if step + 1 in (10, 20):
+            state = {
+                "cursor": cursor_of(curriculum, source, step + 1),
+                "metrics_bytes": log.sync(),
+            }
+            checkpoints.save(step + 1, {"step": jax.numpy.int32(step + 1)}, state)
+    checkpoints.close()
+    log.close()
+    return path
+
+
+def opened(path: Path) -> tuple[Source, Curriculum]:
+    directory = RunDirectory(path)
+    config = directory.config()
+    source = open_source(directory.legs(config))
+    return source, directory.curriculum(config, source)
+
+
+def quotas(source: Source, curriculum: Curriculum) -> dict[str, int]:
+    """Rows per cell as they are read."""
+    counts = np.zeros(len(source.cells), np.int64)
+    for step in range(curriculum.steps):
+        counts += np.bincount(source.read(step).cells, minlength=len(source.cells))
+    return dict(zip(source.cells, counts.tolist(), strict=True))
+
+
+def planned_quotas(source: Source) -> dict[str, int]:
+    schedule = Schedule.from_json(source.schedule)
+    counts = schedule.order.counts(schedule.rows)
+    return dict(zip(schedule.cells, counts.tolist(), strict=True))
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_shortened_run_ends_on_the_floor_and_meets_its_new_quotas(run: Path) -> None:
+    old_source, old = opened(run)
+    changed = shorten(run, to=32 * TOKENS)
+    source, new = opened(run)
+    assert (changed.step, changed.steps, new.steps) == (20, 32, 32)
+    for step in range(20):
+        assert new.at(step).rates.muonh == pytest.approx(old.at(step).rates.muonh, rel=1e-12)
+        assert new.at(step).first_row == old.at(step).first_row
+        np.testing.assert_array_equal(source.read(step).tokens, old_source.read(step).tokens)
+    rates = [new.at(step).rates.muonh for step in range(20, 32)]
+    peak = old.at(0).rates.muonh / old.rate_fraction(TOKENS)
+    assert rates[-1] == pytest.approx(0.05 * peak)
+    decrements = -np.diff([old.at(19).rates.muonh, *rates])
+    np.testing.assert_allclose(decrements, decrements[0], rtol=1e-9)
+    assert [new.at(s).segment.phase for s in (24, 26)] == ["main", "anneal"]
+    assert quotas(source, new) == planned_quotas(source)
+
+
+def test_more_than_a_quarter_is_cut_only_by_force(run: Path) -> None:
+    with pytest.raises(MarinError, match="less than 75 %"):
+        shorten(run, to=25 * TOKENS)
+    assert shorten(run, to=25 * TOKENS, force=True).steps == 25
+    with pytest.raises(MarinError, match="expected between 20480"):
+        shorten(run, to=20 * TOKENS)
+
+
+def test_a_branch_leaves_its_parent_untouched_and_decays_to_the_floor(run: Path) -> None:
+    before = files(run)
+    changed = branch(run, at=10, cooldown=6, seq_len=256)
+    assert files(run) == before
+    source, curriculum = opened(changed.run)
+    assert changed.run == run.with_name("run-branch-10")
+    assert curriculum.steps == 16
+    assert curriculum.at(9).segment.seq_len == 64
+    assert curriculum.at(10).segment.seq_len == 256
+    assert curriculum.at(10).qk_scale == pytest.approx(1 + 0.1 * np.log(4))
+    _, parent = opened(run)
+    peak = parent.at(0).rates.muonh / parent.rate_fraction(TOKENS)
+    assert curriculum.at(15).rates.muonh == pytest.approx(0.05 * peak)
+    assert quotas(source, curriculum) == planned_quotas(source)
+    history = (changed.run / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in history] == list(range(10))
+    with pytest.raises(MarinError, match="exists; choose another directory"):
+        branch(run, at=10, cooldown=6)
+    with pytest.raises(
+        MarinError, match=r"no complete checkpoint of step 11; there are \[10, 20\]"
+    ):
+        branch(run, at=11, cooldown=6)
+
+
+def test_another_mixture_holds_from_the_newest_checkpoint_on(run: Path) -> None:
+    old_source, old = opened(run)
+    specification = Schedule.from_json(old_source.schedule).revisions[-1].specification
+    phases = tuple(
+        replace(phase, weights={cell: float(cell == "c00q0") for cell in phase.weights})
+        for phase in specification.phases
+    )
+    remix(run, specification=replace(specification, phases=phases, epoch_cap=100.0))
+    source, new = opened(run)
+    assert new.steps == old.steps
+    for step in range(20):
+        np.testing.assert_array_equal(source.read(step).cells, old_source.read(step).cells)
+    later = np.concatenate([source.read(step).cells for step in range(20, new.steps)])
+    assert {source.cells[cell] for cell in later} == {"c00q0"}
