@@ -9,6 +9,8 @@ from marin.errors import MarinError
 from marin.model import HeroConfig
 from marin.train.curriculum import QK_EXTENSION
 
+RULES = ("finite", "grad_norm", "drops", "forecast", "data_wait")  # of marin.train.watch
+
 _STRICT_KEYS = {"extra": "forbid"}  # for pydantic, which validates these classes at the edge
 
 
@@ -50,6 +52,23 @@ class LogConfig:
 
 
 @dataclass(frozen=True)
+class WatchConfig:
+    """Limits of the rules in `marin.train.watch`; a rule in `stop_on` ends the run.
+
+    `grad_norm` is a multiple of the recent median, the others are fractions. `forecast` is a file
+    of the loss band to be in.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _STRICT_KEYS
+
+    grad_norm: float = 4.0
+    drop_fraction: float = 0.1
+    data_wait: float = 0.05
+    forecast: Path | None = None
+    stop_on: tuple[str, ...] = ("finite",)
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """One run: data in `shards`, everything it writes in `run`.
 
@@ -69,6 +88,7 @@ class TrainConfig:
     microbatches: int = 1
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     log: LogConfig = field(default_factory=LogConfig)
+    watch: WatchConfig = field(default_factory=WatchConfig)
     stop_at: int | None = None
 
     def __post_init__(self) -> None:
@@ -78,8 +98,14 @@ class TrainConfig:
         if not self.rate_scale > 0:
             raise MarinError(f"rate_scale = {self.rate_scale}: expected a number above 0")
 
+        for rule in self.watch.stop_on:
+            if rule not in RULES:
+                raise MarinError(
+                    f"watch.stop_on: no rule {rule!r}; expected some of {', '.join(RULES)}"
+                )
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: paths as strings, nothing that is None."""
+        """Plain values: absolute paths as strings, nothing that is None."""
         plain: dict[str, Any] = _plain(asdict(self))
         return plain
 
@@ -98,4 +124,6 @@ def _whole_numbers(config: TrainConfig) -> Iterator[tuple[str, int]]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items() if item is not None}
-    return str(value) if isinstance(value, Path) else value
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return str(value.absolute()) if isinstance(value, Path) else value

@@ -106,6 +106,8 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
+    if isinstance(value, list):
+        return f"[{', '.join(_toml_value(item) for item in value)}]"
     return repr(value)
 
 

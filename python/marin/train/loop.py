@@ -30,6 +30,7 @@ from marin.train.telemetry import (
     expert_load,
     step_record,
 )
+from marin.train.watch import Watch
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Loop:
         self._log = log
         self._cells = CellTokens(source.cells, saved.get("cells", {}))
         self._unigram = float(saved["unigram_loss"])
+        self._watch = Watch(config.watch)
         self._clock = time.perf_counter()
 
     def go(
@@ -125,8 +127,13 @@ class Loop:
             record["cells"] = self._cells.to_json()
             record["expert_load"] = expert_load(metrics)
             record["drop_fraction_by_layer"] = drops_by_layer(metrics)
+        alarms = self._watch.look(record)
+        if alarms:
+            record["alarms"] = [alarm.to_json() for alarm in alarms]
         self._log.write(record)
         advance(1)
+        if self._watch.stops(alarms):
+            raise self._watch.keep_evidence(self._config.run, alarms)
 
     def _save(self, step: int, state: TrainState) -> None:
         """Starts a checkpoint; every record up to it is on disk before it can be complete."""

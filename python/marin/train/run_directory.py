@@ -20,7 +20,7 @@ PLAN_NAME = "plan.json"
 _LOCK_NAME = ".lock"
 
 # What may change from one start of a run to the next: it decides nothing that is computed.
-_FREE = ("log", "checkpoint", "stop_at", "run")
+_FREE = ("log", "checkpoint", "watch", "stop_at", "run")
 
 
 class RunDirectory:

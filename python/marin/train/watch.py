@@ -1,0 +1,158 @@
+"""What must not go unseen in a run of a hundred days: rules on the records of its steps.
+
+Each rule is stated here, looks at one record and what came before, and speaks once when it begins
+to be broken; it speaks again only after it has been kept for 100 steps.
+"""
+
+import json
+import logging
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from marin.engine import write_json
+from marin.errors import MarinError
+from marin.train.config import WatchConfig
+
+_WINDOW = 100  # steps that make the usual, and after which a kept rule may speak again
+_SETTLED = 20  # steps of a stretch before its usual is known
+_EVIDENCE_STEPS = 50
+
+logger = logging.getLogger("marin.train")
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A rule that begins to be broken at a step."""
+
+    rule: str
+    step: int
+    message: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rule": self.rule, "message": self.message}
+
+
+class Watch:
+    """The rules of one run; `look` is given the record of every step in order."""
+
+    def __init__(self, config: WatchConfig) -> None:
+        self._config = config
+        self._records: deque[dict[str, Any]] = deque(maxlen=_WINDOW)
+        self._broken_at: dict[str, int] = {}
+        self._band = _Band.read(config.forecast) if config.forecast is not None else None
+
+    def look(self, record: dict[str, Any]) -> list[Alarm]:
+        """The rules that this record begins to break, logged as warnings."""
+        alarms = []
+        for rule, message in self._faults(record).items():
+            last = self._broken_at.get(rule)
+            self._broken_at[rule] = record["step"]
+            if last is None or record["step"] - last > _WINDOW:
+                alarms.append(Alarm(rule, record["step"], message))
+                logger.warning("step %d: %s: %s", record["step"], rule, message)
+        self._records.append(record)
+        return alarms
+
+    def stops(self, alarms: list[Alarm]) -> bool:
+        """Whether one of these alarms shall end the run."""
+        return any(alarm.rule in self._config.stop_on for alarm in alarms)
+
+    def keep_evidence(self, run: Path, alarms: list[Alarm]) -> MarinError:
+        """Writes the last 50 records beside the run; the error that ends it."""
+        first = alarms[0]
+        path = run / f"evidence-{first.step:08d}.json"
+        records = list(self._records)[-_EVIDENCE_STEPS:]
+        write_json(path, {"alarms": [a.to_json() for a in alarms], "records": _plain(records)})
+        return MarinError(
+            f"{run}: stopped at step {first.step} by rule {first.rule}: {first.message}; "
+            f"the records are in {path.name}, checkpoints are kept"
+        )
+
+    def _faults(self, record: Mapping[str, Any]) -> dict[str, str]:
+        """Broken rules and what they found."""
+        config = self._config
+        faults: dict[str, str] = {}
+        # finite: loss and gradient norm are numbers.
+        for name in ("loss", "grad_norm"):
+            if not isfinite(record[name]):
+                faults["finite"] = f"{name} is {record[name]}"
+        # grad_norm: at most `grad_norm` times its median of the last 100 steps.
+        usual = [r["grad_norm"] for r in self._records if isfinite(r["grad_norm"])]
+        if len(usual) >= _SETTLED and record["grad_norm"] > config.grad_norm * median(usual):
+            faults["grad_norm"] = (
+                f"{record['grad_norm']:.3g} is more than {config.grad_norm:g} times its median "
+                f"of the last {len(usual)} steps, {median(usual):.3g}"
+            )
+        # drops: at most `drop_fraction` of the assignments.
+        if record["drop_fraction"] > config.drop_fraction:
+            faults["drops"] = (
+                f"{record['drop_fraction']:.1%} of the assignments dropped, more than "
+                f"{config.drop_fraction:.1%}"
+            )
+        # forecast: the mean loss of the last 20 steps lies in the band of a forecast.
+        recent = [r["loss"] for r in self._records][-_SETTLED:]
+        if self._band is not None and len(recent) == _SETTLED:
+            low, high = self._band.at(record["tokens"])
+            mean = sum(recent) / len(recent)
+            if not low <= mean <= high:
+                faults["forecast"] = (
+                    f"mean loss {mean:.4f} of the last {_SETTLED} steps is off the forecast, "
+                    f"{low:.4f} to {high:.4f}"
+                )
+        # data_wait: at most `data_wait` of the time of the last 20 steps is spent on waiting.
+        timed = [*self._records, record][-_SETTLED:]
+        waited = sum(r["time/data"] for r in timed) / sum(r["time/step"] for r in timed)
+        if len(timed) == _SETTLED and waited > config.data_wait:
+            faults["data_wait"] = (
+                f"{waited:.1%} of the last {_SETTLED} steps was waiting for data, more than "
+                f"{config.data_wait:.1%}"
+            )
+        return faults
+
+
+class _Band:
+    """A forecast: `[{"tokens": 0, "low": 2.0, "high": 2.2}, ...]`, linear between its points."""
+
+    def __init__(self, points: list[tuple[int, float, float]]) -> None:
+        self._points = points
+
+    @classmethod
+    def read(cls, path: Path) -> "_Band":
+        try:
+            raw = json.loads(path.read_text())
+            points = sorted((int(p["tokens"]), float(p["low"]), float(p["high"])) for p in raw)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise MarinError(
+                f"{path}: not a forecast ({error}); expected a list of tokens, low and high"
+            ) from None
+        if not points:
+            raise MarinError(f"{path}: a forecast without points")
+        return cls(points)
+
+    def at(self, tokens: int) -> tuple[float, float]:
+        index = bisect_right(self._points, tokens, key=lambda point: point[0])
+        before = self._points[max(index - 1, 0)]
+        after = self._points[min(index, len(self._points) - 1)]
+        span = after[0] - before[0]
+        share = min(max((tokens - before[0]) / span, 0.0), 1.0) if span else 0.0
+        return (
+            before[1] + share * (after[1] - before[1]),
+            before[2] + share * (after[2] - before[2]),
+        )
+
+
+def _plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records with numbers that JSON lacks as strings."""
+    return [
+        {
+            key: str(value) if isinstance(value, float) and not isfinite(value) else value
+            for key, value in record.items()
+        }
+        for record in records
+    ]
