@@ -1,26 +1,34 @@
 //! How many rows each cell has had at each phase boundary: whole numbers near the targets.
 //!
 //! A count may be at most `d` rows from its target at every boundary. For a given `d` each row of a
-//! cell has a first boundary that may include it and a last one that must; filling the phases by
-//! earliest deadline finds counts if there are any (R. Tijdeman, "The chairman assignment problem",
-//! Discrete Math. 32, 1980: `d` below 1 always does when the run starts from nothing). The smallest
-//! `d`, to 2^-10 rows, is found by bisection. Looking ahead matters: were the boundaries rounded one by one, the
-//! rounding of cells that end with a phase would fall on the few that go on.
+//! cell has a first boundary that may include it and a last one that must. Filling the phases with
+//! the rows nearest to their targets is best if it works; filling them by earliest deadline works if
+//! anything does (R. Tijdeman, "The chairman assignment problem", Discrete Math. 32, 1980: some `d`
+//! below 1 always does when the run starts from nothing). The smallest `d`, to 2^-10 rows, is found
+//! by bisection. Looking ahead matters: were the boundaries rounded one by one, the rounding of
+//! cells that end with a phase would fall on the few that go on.
 
-use super::TARGET_BITS;
+use super::{ONE, RESOLUTION, TARGET_BITS};
 
-const ONE: i128 = 1 << TARGET_BITS;
-/// Bisection stops here: 2^-10 rows.
-const RESOLUTION: i128 = ONE >> 10;
+/// Which rows that a phase may but need not hold come first.
+#[derive(Clone, Copy)]
+enum First {
+    Nearest,
+    Deadline,
+}
 
 /// Counts per boundary and cell, `counts[k]` at the end of phase `k`.
 ///
 /// `start` are the counts before the first phase; `targets[k]` the cumulative targets at the end of
 /// phase `k` in units of 2^-32 rows, non-decreasing in `k`, whose sum is a whole number of rows.
 pub fn boundary_counts(start: &[u64], targets: &[Vec<u128>]) -> Vec<Vec<u64>> {
+    let within = |distance: i128| {
+        fill(start, targets, distance, First::Nearest)
+            .or_else(|| fill(start, targets, distance, First::Deadline))
+    };
     let mut high = ONE;
     let mut best = loop {
-        match fill_by_deadline(start, targets, high) {
+        match within(high) {
             Some(counts) => break counts,
             None => high *= 2, // a start far from the targets needs more room
         }
@@ -28,7 +36,7 @@ pub fn boundary_counts(start: &[u64], targets: &[Vec<u128>]) -> Vec<Vec<u64>> {
     let mut low = if high > ONE { high / 2 } else { 0 };
     while high - low > RESOLUTION {
         let middle = (low + high) / 2;
-        match fill_by_deadline(start, targets, middle) {
+        match within(middle) {
             Some(counts) => (best, high) = (counts, middle),
             None => low = middle,
         }
@@ -36,7 +44,12 @@ pub fn boundary_counts(start: &[u64], targets: &[Vec<u128>]) -> Vec<Vec<u64>> {
     best
 }
 
-fn fill_by_deadline(start: &[u64], targets: &[Vec<u128>], distance: i128) -> Option<Vec<Vec<u64>>> {
+fn fill(
+    start: &[u64],
+    targets: &[Vec<u128>],
+    distance: i128,
+    first: First,
+) -> Option<Vec<Vec<u64>>> {
     let least = |k: usize, cell: usize| ceil_rows(targets[k][cell] as i128 - distance);
     let mut counts: Vec<u64> = start.to_vec();
     let mut result = Vec::with_capacity(targets.len());
@@ -53,7 +66,12 @@ fn fill_by_deadline(start: &[u64], targets: &[Vec<u128>], distance: i128) -> Opt
             spare -= *count as i128;
             let most = most.min(ceil_rows(target[cell] as i128) as i128);
             for next in *count as i128 + 1..=most {
-                let deadline = (k + 1..targets.len()).find(|&k| least(k, cell) as i128 >= next);
+                let deadline = match first {
+                    First::Nearest => None,
+                    First::Deadline => {
+                        (k + 1..targets.len()).find(|&k| least(k, cell) as i128 >= next)
+                    }
+                };
                 let ahead = (next << TARGET_BITS) - target[cell] as i128;
                 optional.push((deadline.unwrap_or(targets.len()), ahead, cell));
             }

@@ -8,6 +8,7 @@
 
 pub mod apportion;
 pub mod check;
+pub mod offsets;
 pub mod order;
 pub mod permute;
 pub mod quotas;
@@ -24,3 +25,9 @@ pub const MAX_ROWS: u64 = 1 << 62;
 
 /// Fractional bits of a target: targets are integers in units of 2^-32 rows.
 pub const TARGET_BITS: u32 = 32;
+
+/// One row, in units of a target.
+const ONE: i128 = 1 << TARGET_BITS;
+
+/// Bisections for a smallest distance stop here: 2^-10 rows.
+const RESOLUTION: i128 = ONE >> 10;

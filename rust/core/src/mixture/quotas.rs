@@ -1,5 +1,6 @@
 //! The quotas of a whole run: phases of constant weights, one after another.
 
+use super::shape::Bias;
 use super::tree::{Scratch, Tree};
 use super::{MAX_ROWS, TARGET_BITS, apportion, weights};
 use crate::{Error, Result};
@@ -192,7 +193,7 @@ fn plan(phases: &[Phase], start: Start) -> Result<(Vec<Part>, Start)> {
         let next = Start { counts, targets: cumulative };
         let quota: Vec<u64> =
             next.counts.iter().zip(&at.counts).map(|(after, before)| after - before).collect();
-        let bias: Vec<u128> = at.bias().zip(next.bias()).map(|(a, b)| a.max(b)).collect();
+        let bias: Vec<Bias> = at.bias().zip(next.bias()).map(|(a, b)| [a, b]).collect();
         let tree = Tree::new(&quota, &bias);
         let rows: u64 = quota.iter().sum();
         parts.push(Part { first_row, start: at, targets, tree });
@@ -207,10 +208,11 @@ impl Start {
         self.counts.iter().sum()
     }
 
-    /// Distance of each cell from its target.
-    fn bias(&self) -> impl Iterator<Item = u128> {
-        let distance =
-            |(count, target): (&u64, &u128)| (u128::from(*count) << TARGET_BITS).abs_diff(*target);
-        self.counts.iter().zip(&self.targets).map(distance)
+    /// How far each cell is ahead of its target.
+    fn bias(&self) -> impl Iterator<Item = i64> {
+        let ahead = |(count, target): (&u64, &u128)| {
+            ((i128::from(*count) << TARGET_BITS) - *target as i128) as i64
+        };
+        self.counts.iter().zip(&self.targets).map(ahead)
     }
 }

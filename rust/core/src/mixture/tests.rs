@@ -9,6 +9,7 @@ use super::{MAX_ROWS, TARGET_BITS};
 fn weight() -> impl Strategy<Value = f64> {
     prop_oneof![
         4 => 0.0..1.0f64,
+        2 => Just(0.5),
         2 => (0.0..1.0f64).prop_map(|w| w.powi(20)),
         1 => Just(0.0),
         1 => Just(1e-300),
@@ -38,16 +39,16 @@ fn phases() -> impl Strategy<Value = Vec<Phase>> {
 const BOUND: u128 = 3 << (TARGET_BITS - 1); // 1.5 rows
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn counts_stay_within_the_proven_bound(phases in phases(), at: u64) {
+    fn counts_stay_within_one_and_a_half_rows_and_the_proven_bound(phases in phases(), at: u64) {
         let quotas = Quotas::new(&phases).unwrap();
         let end = quotas.end_row();
         let first = at % end;
         for (first, last) in [(0, end.min(300)), (end - end.min(300), end), (first, end.min(first + 300))] {
             let found = worst(&quotas, first, last, 1, 1).unwrap();
-            prop_assert!(found.units <= quotas.bound(), "{found:?}");
+            prop_assert!(found.units <= quotas.bound().min(BOUND), "{found:?}");
         }
     }
 

@@ -1,12 +1,14 @@
 //! A phase's rows spread over its cells by a binary tree.
 //!
 //! The leaves are cells with their whole numbers of rows. Of the first `m` rows that reach a node,
-//! `floor((m k + h) / n)` go left, where `n` is all the node gets in the phase, `k` its left
-//! child's part and `h = floor(n / 2)`: the nearest whole number. Both sides grow by steps of 0 or 1, so
-//! row, cell and index follow from each other along one path, and at the end of the phase every
-//! cell has exactly its number.
+//! `floor(m k / n + f)` go left, where `n` is all the node gets in the phase, `k` its left child's
+//! part, and `f` goes linearly from a fraction at the start of the phase to another at its end (1/2
+//! would be the nearest number; see [`super::offsets`]). Both sides grow by steps of 0 or 1, so row,
+//! cell and index follow from each other along one path, and at the end of the phase every cell has exactly its number.
 
-use super::shape;
+use super::offsets::{OFFSET_BITS, offsets};
+use super::shape::{self, Bias, Join};
+use super::{MAX_ROWS, TARGET_BITS};
 
 /// Marks a child that is a leaf; the rest of the number is the cell.
 const LEAF: u32 = 1 << 31;
@@ -14,11 +16,16 @@ const LEAF: u32 = 1 << 31;
 const RIGHT: u32 = 1 << 31;
 const NO_PARENT: u32 = u32::MAX;
 
+/// Cells of at most so many rows have their errors computed row by row.
+const FEW_ROWS: u64 = 64;
+
+/// Of the first `m` rows, `floor((m share + offset) / whole)` go left: the fraction above, scaled
+/// by a power of two that keeps `whole` within 2^63.
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    /// Rows that reach the node and its left child in the whole phase.
-    rows: u64,
-    left_rows: u64,
+    whole: u64,
+    share: u64,
+    offset: u64,
     left: u32,
     right: u32,
 }
@@ -38,16 +45,34 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// A tree for `counts` rows per cell; `bias` is the larger distance of each cell from its
-    /// target at the two ends of the phase, in units of 2^-32 rows.
-    pub fn new(counts: &[u64], bias: &[u128]) -> Self {
+    /// A tree for `counts` rows per cell; `bias` says how far each cell is from its target at the
+    /// two ends of the phase. Of several shapes, the one with the smallest bound.
+    pub fn new(counts: &[u64], bias: &[Bias]) -> Self {
         let cells: Vec<u32> =
-            (0..counts.len() as u32).filter(|&c| counts[c as usize] > 0).collect();
+            (0..counts.len() as u32).filter(|&cell| counts[cell as usize] > 0).collect();
         assert!(!cells.is_empty(), "a phase without rows has no tree");
-        let weights: Vec<u64> = cells.iter().map(|&c| counts[c as usize]).collect();
-        let leaf_bias: Vec<u128> = cells.iter().map(|&c| bias[c as usize]).collect();
-        let (joins, _) = shape::joins(&weights, &leaf_bias);
+        let weights: Vec<u64> = cells.iter().map(|&cell| counts[cell as usize]).collect();
+        let leaf_bias: Vec<Bias> = cells.iter().map(|&cell| bias[cell as usize]).collect();
+        let trees = shape::LOOKS.iter().map(|&look| {
+            let joins = shape::joins(&weights, &leaf_bias, look);
+            let ends = [0, 1].map(|end| {
+                let bias: Vec<i64> = leaf_bias.iter().map(|bias| bias[end]).collect();
+                offsets(&weights, &joins, &bias)
+            });
+            Self::of_shape(counts, &cells, &joins, &ends, bias)
+        });
+        trees
+            .reduce(|best, tree| if tree.bound < best.bound { tree } else { best })
+            .expect("shapes")
+    }
 
+    fn of_shape(
+        counts: &[u64],
+        cells: &[u32],
+        joins: &[Join],
+        ends: &[Vec<i64>; 2],
+        bias: &[Bias],
+    ) -> Self {
         let link = |id: usize| match cells.get(id) {
             Some(&cell) => cell | LEAF,
             None => (id - cells.len()) as u32,
@@ -60,20 +85,25 @@ impl Tree {
             counts: counts.to_vec(),
             bound: 0,
         };
-        let mut rows = weights;
+        let mut rows: Vec<u64> = cells.iter().map(|&cell| counts[cell as usize]).collect();
+        let mut halves = Vec::with_capacity(joins.len());
         for (number, &(a, b)) in joins.iter().enumerate() {
             rows.push(rows[a] + rows[b]);
             for (child, side) in [(link(a), 0), (link(b), RIGHT)] {
                 *tree.parent_of(child) = number as u32 | side;
             }
+            let scale_bits = (2 * MAX_ROWS / (rows[a] + rows[b])).ilog2().min(OFFSET_BITS);
+            let fractions = [0, 1].map(|end| scaled_fraction(ends[end][number], scale_bits));
             tree.nodes.push(Node {
-                rows: rows[a] + rows[b],
-                left_rows: rows[a],
+                whole: (rows[a] + rows[b]) << scale_bits,
+                share: (rows[a] << scale_bits) + fractions[1] - fractions[0],
+                offset: fractions[0] * (rows[a] + rows[b]),
                 left: link(a),
                 right: link(b),
             });
+            halves.push(fractions.map(|fraction| (fraction << TARGET_BITS) >> scale_bits));
         }
-        tree.bound = tree.proven_bound(bias);
+        tree.bound = tree.proven_bound(&rows[cells.len()..], &halves, bias);
         tree
     }
 
@@ -110,15 +140,16 @@ impl Tree {
     /// The row of the phase that is the cell's row `index`. The cell has more rows than `index`.
     pub fn row_of(&self, cell: usize, index: u64) -> u64 {
         debug_assert!(index < self.counts[cell]);
-        self.path(cell).fold(index, |index, (node, right)| {
-            let (child_rows, offset) = if right {
-                (node.rows - node.left_rows, node.rows - 1 - node.rows / 2)
+        self.path(cell).fold(index, |index, (number, right)| {
+            let node = &self.nodes[number];
+            let (share, offset) = if right {
+                (node.whole - node.share, node.whole - 1 - node.offset)
             } else {
-                (node.left_rows, node.rows / 2)
+                (node.share, node.offset)
             };
-            // The smallest m with floor(((m + 1) child_rows + offset) / rows) > index.
-            let needed = u128::from(index + 1) * u128::from(node.rows) - u128::from(offset);
-            (needed.div_ceil(child_rows.into()) - 1) as u64
+            // The smallest m with floor(((m + 1) share + offset) / whole) > index.
+            let needed = u128::from(index + 1) * u128::from(node.whole) - u128::from(offset);
+            (needed.div_ceil(share.into()) - 1) as u64
         })
     }
 
@@ -141,10 +172,10 @@ impl Tree {
         if self.counts[cell] == 0 {
             return 0;
         }
-        let path: Vec<(&Node, bool)> = self.path(cell).collect();
-        path.iter().rev().fold(m, |m, (node, right)| {
-            let left = node.split(m).0;
-            if *right { m - left } else { left }
+        let path: Vec<(usize, bool)> = self.path(cell).collect();
+        path.into_iter().rev().fold(m, |m, (number, right)| {
+            let left = self.nodes[number].split(m).0;
+            if right { m - left } else { left }
         })
     }
 
@@ -196,8 +227,8 @@ impl Tree {
         }
     }
 
-    /// The nodes above a cell, from below, each with the side from which the path comes.
-    fn path(&self, cell: usize) -> impl Iterator<Item = (&Node, bool)> {
+    /// The numbers of the nodes above a cell, from below, each with whether the path comes from the right.
+    fn path(&self, cell: usize) -> impl Iterator<Item = (usize, bool)> {
         let mut link = self.cell_parents[cell];
         std::iter::from_fn(move || {
             if link == NO_PARENT {
@@ -205,7 +236,7 @@ impl Tree {
             }
             let (number, right) = ((link & !RIGHT) as usize, link & RIGHT != 0);
             link = self.node_parents[number];
-            Some((&self.nodes[number], right))
+            Some((number, right))
         })
     }
 
@@ -216,41 +247,77 @@ impl Tree {
         }
     }
 
-    /// A cell's error is the sum over its path of each split's rounding, at most one half, times the
-    /// cell's part of the child; each term is rounded up here.
-    fn proven_bound(&self, bias: &[u128]) -> u128 {
-        let half = 1u128 << (super::TARGET_BITS - 1);
+    /// The largest error of any cell, from `rows` of the nodes and the `fractions` of their splits at
+    /// the two ends, in units of 2^-32 rows.
+    ///
+    /// A left child is ahead of its part by at most its split's fraction `f`, and behind by at most
+    /// `1 - f`; a right child the other way round. A cell's error is its bias and the sum of these
+    /// over its path, times the cell's part of the child. Roundings make the bound larger only.
+    fn proven_bound(&self, rows: &[u64], fractions: &[[u64; 2]], bias: &[Bias]) -> u128 {
         let of_cell = |cell: usize| {
-            let splits = self.path(cell).map(|(node, right)| {
-                let child = if right { node.rows - node.left_rows } else { node.left_rows };
-                (half * u128::from(self.counts[cell])).div_ceil(child.into())
-            });
-            bias[cell] + splits.sum::<u128>()
+            let own = u128::from(self.counts[cell]);
+            let mut child_rows = self.counts[cell];
+            // Ahead and behind, at the start and at the end.
+            let mut off = bias[cell].map(|bias| [i128::from(bias), -i128::from(bias)]);
+            for (number, right) in self.path(cell) {
+                for (off, fraction) in off.iter_mut().zip(fractions[number]) {
+                    let sides =
+                        [u128::from(fraction) + 1, (1 << TARGET_BITS) - u128::from(fraction)];
+                    let part = |side: u128| (side * own).div_ceil(child_rows.into()) as i128;
+                    off[usize::from(right)] += part(sides[0]);
+                    off[usize::from(!right)] += part(sides[1]);
+                }
+                child_rows = rows[number];
+            }
+            let proven = off.into_iter().flatten().max().unwrap_or(0).unsigned_abs();
+            if self.counts[cell] <= FEW_ROWS {
+                proven.min(self.exact_bound(cell, bias[cell]))
+            } else {
+                proven
+            }
         };
         (0..self.counts.len()).map(of_cell).max().unwrap_or(0)
     }
+
+    /// The largest error of a cell of few rows: it peaks beside each of its rows and at the ends.
+    fn exact_bound(&self, cell: usize, bias: Bias) -> u128 {
+        let total = i128::from(self.counts.iter().sum::<u64>());
+        let own = (i128::from(self.counts[cell]) << TARGET_BITS) + i128::from(bias[0] - bias[1]);
+        let error = |count: u64, row: u64| {
+            let target = own * i128::from(row) / total;
+            ((i128::from(count) << TARGET_BITS) + i128::from(bias[0]) - target).unsigned_abs() + 1
+        };
+        let rows = (0..self.counts[cell]).map(|index| (index, self.row_of(cell, index)));
+        let peaks = rows.flat_map(|(index, row)| [error(index, row), error(index + 1, row + 1)]);
+        peaks.chain(bias.map(|bias| bias.unsigned_abs().into())).max().unwrap_or(0)
+    }
+}
+
+/// `1/2 + x` of 2^-16ths as a multiple of `2^-bits`, from 0 to below 1.
+fn scaled_fraction(x: i64, bits: u32) -> u64 {
+    ((x + (1 << (OFFSET_BITS - 1))) >> (OFFSET_BITS - bits)) as u64
 }
 
 impl Node {
     /// How many of the first `m` rows go left, and the remainder that decides about row `m`.
     #[inline]
     fn split(&self, m: u64) -> (u64, u64) {
-        let scaled = u128::from(m) * u128::from(self.left_rows) + u128::from(self.rows / 2);
-        let rows = u128::from(self.rows);
-        ((scaled / rows) as u64, (scaled % rows) as u64)
+        let scaled = u128::from(m) * u128::from(self.share) + u128::from(self.offset);
+        let whole = u128::from(self.whole);
+        ((scaled / whole) as u64, (scaled % whole) as u64)
     }
 
     #[inline]
     fn goes_left(&self, rest: u64) -> bool {
-        rest + self.left_rows >= self.rows
+        rest >= self.whole - self.share
     }
 
     /// The remainder after one more row, and whether that row went left.
     #[inline]
     fn step(&self, rest: u64) -> (u64, bool) {
-        let sum = rest + self.left_rows;
-        let wraps = sum >= self.rows;
-        (if wraps { sum - self.rows } else { sum }, wraps)
+        let gap = self.whole - self.share;
+        let left = rest >= gap;
+        (if left { rest - gap } else { rest + self.share }, left)
     }
 }
 
