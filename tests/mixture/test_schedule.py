@@ -1,13 +1,16 @@
 """Properties of schedules and of the order of rows."""
 
 import json
+from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from marin.errors import MarinError
-from marin.mixture import Phase, Schedule, Specification, constant_batches, load, tilted
+from marin.mixture import Schedule, Specification, constant_batches, load, tilted
 
+CASES = Path(__file__).parents[1] / "cases" / "mixture"
 STAGES = constant_batches(64 * 512, [(0.0, 512), (0.5, 1024)])
 
 
@@ -92,15 +95,7 @@ def test_shortening_moves_the_switch_and_keeps_what_was_consumed(small: Schedule
 
 
 def test_a_ten_row_cell_follows_the_exhaustion_policy() -> None:
-    spec = Specification(
-        name="tiny",
-        phases=(
-            Phase("one", 64 * 100, {"a": 0.5, "b": 0.5}),
-            Phase("two", 64 * 100, {"a": 0.0, "b": 1.0}),
-        ),
-        available_tokens={"a": 64 * 10, "b": 64 * 1000},
-        epoch_cap=1.0,
-    )
+    spec = load(CASES / "ten_rows.toml")
     stages = constant_batches(64 * 10, [(0.0, 64)])
     with pytest.raises(MarinError, match=r"a \(3200 tokens planned, 640 allowed\)"):
         Schedule.of(spec, stages)
@@ -111,11 +106,43 @@ def test_a_ten_row_cell_follows_the_exhaustion_policy() -> None:
     assert list(dropped.order.counts(200)) == [10, 190]
 
 
-def test_the_preset_holds_its_published_facts() -> None:
+def test_a_new_mixture_from_a_step_on_keeps_the_history() -> None:
+    first = Schedule.of(small_spec(), STAGES, horizon=4_000_000, seed=3)
+    tokens = dict(small_spec().available_tokens) | {"c07q2": 500_000}
+    other = tilted("other", tokens, [("only", 1, 0.5)])
+    second = first.revised(60, specification=other)
+    row = first.row_at(60)
+    assert second.cells == (*first.cells, "c07q2")
+    for before, after in zip(first.order.rows(0, row), second.order.rows(0, row), strict=True):
+        np.testing.assert_array_equal(before, after)
+    assert second.order.worst(0, second.rows)[0] <= 2.0
+    again = Schedule.from_json(json.loads(json.dumps(second.to_json())))
+    np.testing.assert_array_equal(again.order.rows(0, 4000).cell, second.order.rows(0, 4000).cell)
+    with pytest.raises(MarinError, match="a horizon of 1000 tokens at step 60, where"):
+        first.revised(60, horizon=1000)
+    with pytest.raises(MarinError, match=r"steps \[0, 60, 50\], expected increasing"):
+        second.revised(50)
+
+
+def test_a_small_run_repeats_as_the_big_one_would() -> None:
+    spec = small_spec()
+    small = Schedule.of(spec, STAGES, horizon=400_000, simulated_horizon=4_000_000)
+    assert small.share == Fraction(1, 10)
+    seen = small.order.documents("c00q4", 1000, 0, 350, small.share)
+    assert len(set(seen.document)) == 100
+    assert seen.epoch.max() == 3
+    capped = tilted("capped", dict(spec.available_tokens), [("main", 1, 1.0)], epoch_cap=5.0)
+    with pytest.raises(MarinError, match="over the cap of 5"):
+        Schedule.of(capped, STAGES, horizon=400_000, simulated_horizon=4_000_000)
+
+
+def test_the_preset_is_exact_over_its_whole_run_and_its_smallest_cell_gets_rows() -> None:
     spec = load("harrier-2026.08.18")
-    assert [phase.tokens for phase in spec.phases] == [15 * 10**12, 3_750_000_000_000]
-    assert sum(spec.available_tokens.values()) == 23_106_103_007_622
-    assert len(spec.cells) == 200
     schedule = Schedule.of(spec, constant_batches(11264 * 4096, [(0.0, 4096)]))
-    assert schedule.order.counts(schedule.rows)[spec.cells.index("c22q0")] > 0
-    assert schedule.order.bound <= 1.5
+    order = schedule.order
+    assert schedule.rows == 4_577_633_280
+    assert order.counts(schedule.rows)[spec.cells.index("c22q0")] == 77
+    assert order.bound <= 1.5
+    assert order.worst(0, schedule.rows, 11264 * 100)[0] <= order.bound
+    for start in (0, schedule.runs[1].first_row - 500, schedule.rows - 1000):
+        assert order.worst(start, start + 1000)[0] <= order.bound

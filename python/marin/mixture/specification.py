@@ -112,7 +112,7 @@ class Specification:
                 Phase(
                     name=phase.get("name", f"phase{number}"),
                     tokens=phase["tokens"],
-                    weights=_normalized(weights) if normalize else weights,
+                    weights=scaled_to_one(weights) if normalize else weights,
                 )
             )
         available = _typed(value, "available_tokens", dict, "a table of tokens per cell")
@@ -225,7 +225,7 @@ def _phase_problem(spec: Specification, phase: Phase) -> str:
     return ""
 
 
-def _normalized(weights: Mapping[str, Any]) -> dict[str, float]:
+def scaled_to_one(weights: Mapping[str, Any]) -> dict[str, float]:
     """Weights divided by their exact sum, each correctly rounded; bad ones stay for validation."""
     good = all(_is_number(w) and math.isfinite(w) and w >= 0 for w in weights.values())
     total = sum(map(Fraction, weights.values()), Fraction(0)) if good else Fraction(0)

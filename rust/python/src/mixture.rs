@@ -1,6 +1,6 @@
 use marin_core::Error;
 use marin_core::mixture::check::worst;
-use marin_core::mixture::order::{Order, Place, Run, epoch_order};
+use marin_core::mixture::order::{Order, Place, Places, Run, epoch_order};
 use marin_core::mixture::quotas::{Phase, Quotas};
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::to_py_err;
 
 /// Stage, cell and index of rows.
-type Places<'py> =
+type Columns<'py> =
     (Bound<'py, PyArray1<u16>>, Bound<'py, PyArray1<u16>>, Bound<'py, PyArray1<i64>>);
 
 /// Documents and their epochs.
@@ -66,21 +66,28 @@ impl RowOrder {
         self.0.quotas().depth()
     }
 
-    fn rows<'py>(&self, py: Python<'py>, start: u64, count: usize) -> PyResult<Places<'py>> {
-        let places = py
+    fn rows<'py>(&self, py: Python<'py>, start: u64, count: usize) -> PyResult<Columns<'py>> {
+        if count as u64 > self.0.quotas().end_row() {
+            let end = self.0.quotas().end_row();
+            return Err(to_py_err(Error::invalid(format!("{count} rows of a run of {end}"))));
+        }
+        let (stages, cells, indices) = py
             .detach(|| {
-                let mut places = vec![Place { stage: 0, cell: 0, index: 0 }; count];
-                self.0.fill(start, &mut places).map(|()| places)
+                let (mut stages, mut cells) = (vec![0; count], vec![0; count]);
+                let mut indices = vec![0; count];
+                let mut places =
+                    Places { stages: &mut stages, cells: &mut cells, indices: &mut indices };
+                self.0.fill(start, &mut places).map(|()| (stages, cells, indices))
             })
             .map_err(to_py_err)?;
-        Ok(to_arrays(py, &places))
+        Ok((stages.into_pyarray(py), cells.into_pyarray(py), indices.into_pyarray(py)))
     }
 
     fn locate<'py>(
         &self,
         py: Python<'py>,
         rows: PyReadonlyArray1<'py, i64>,
-    ) -> PyResult<Places<'py>> {
+    ) -> PyResult<Columns<'py>> {
         let rows = rows.as_array();
         let places: Vec<Place> = py
             .detach(|| rows.iter().map(|&row| self.0.locate(row as u64)).collect::<Result<_, _>>())
@@ -191,7 +198,7 @@ fn document_order<'py>(
     Ok((order.into_pyarray(py), epochs.into_pyarray(py)))
 }
 
-fn to_arrays<'py>(py: Python<'py>, places: &[Place]) -> Places<'py> {
+fn to_arrays<'py>(py: Python<'py>, places: &[Place]) -> Columns<'py> {
     let stages: Vec<u16> = places.iter().map(|place| place.stage as u16).collect();
     let cells: Vec<u16> = places.iter().map(|place| place.cell as u16).collect();
     let indices: Vec<i64> = places.iter().map(|place| place.index as i64).collect();

@@ -29,6 +29,13 @@ pub struct Place {
     pub index: u64,
 }
 
+/// Places of consecutive rows, one slice per field and all of one length.
+pub struct Places<'a> {
+    pub stages: &'a mut [u16],
+    pub cells: &'a mut [u16],
+    pub indices: &'a mut [i64],
+}
+
 /// The order of a run.
 #[derive(Debug)]
 pub struct Order {
@@ -106,42 +113,46 @@ impl Order {
         Some(start + batch.invert(row - start))
     }
 
-    /// Where rows `first..first + places.len()` come from, batch by batch.
-    pub fn fill(&self, first: u64, places: &mut [Place]) -> Result<()> {
-        self.check_rows(first, places.len() as u64)?;
-        let (mut n, mut rest) = (first, places);
+    /// Where rows `first..first + places.cells.len()` come from, batch by batch.
+    pub fn fill(&self, first: u64, places: &mut Places<'_>) -> Result<()> {
+        let count = places.cells.len();
+        self.check_rows(first, count as u64)?;
         let mut scratch = Scratch::default();
+        // Cell and index of the batch's rows in the order of the quotas.
+        let mut rows: Vec<(u16, i64)> = Vec::new();
         let mut cells: Vec<u16> = Vec::new();
-        let mut indices: Vec<u64> = Vec::new();
         let mut counts = vec![0; self.quotas.cells()];
         let mut counted = None; // the row at which `counts` stands
-        while !rest.is_empty() {
+        let mut done = 0;
+        while done < count {
+            let n = first + done as u64;
             let (start, batch) = self.batch_of(n);
             let size = batch.len() as usize;
-            let take = rest.len().min(size - (n - start) as usize);
-            let (now, later) = rest.split_at_mut(take);
+            let skip = (n - start) as usize;
+            let taken = done..done + (count - done).min(size - skip);
 
             cells.resize(size, 0);
             self.quotas.fill(start, &mut cells, &mut scratch);
             if counted != Some(start) {
                 self.quotas.counts_at(start, &mut counts);
             }
-            indices.clear();
-            indices.extend(cells.iter().map(|&cell| {
+            let stage = self.stage_of(n);
+            let before = &self.stage_counts[stage];
+            rows.clear();
+            rows.extend(cells.iter().map(|&cell| {
                 let count = &mut counts[usize::from(cell)];
                 *count += 1;
-                *count - 1
+                (cell, (*count - 1 - before[usize::from(cell)]) as i64)
             }));
             counted = Some(start + batch.len());
 
-            let stage = self.stage_of(n);
-            let before = &self.stage_counts[stage];
-            for (i, place) in now.iter_mut().enumerate() {
-                let at = batch.apply(n - start + i as u64) as usize;
-                let cell = usize::from(cells[at]);
-                *place = Place { stage, cell, index: indices[at] - before[cell] };
+            places.stages[taken.clone()].fill(stage as u16);
+            let cells_out = places.cells[taken.clone()].iter_mut();
+            let indices_out = places.indices[taken.clone()].iter_mut();
+            for (i, (cell, index)) in cells_out.zip(indices_out).enumerate() {
+                (*cell, *index) = rows[batch.apply((skip + i) as u64) as usize];
             }
-            (n, rest) = (n + take as u64, later);
+            done = taken.end;
         }
         Ok(())
     }

@@ -37,6 +37,13 @@ impl Permutation {
         self.len == 0
     }
 
+    /// The round function: the top bits of two multiplications, which depend on every bit of `half`.
+    #[inline]
+    fn round(&self, half: u64, key: u64) -> u64 {
+        let product = (half ^ key).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (product ^ (product >> 32)).wrapping_mul(0x94d0_49bb_1331_11eb) >> (64 - self.half_bits)
+    }
+
     /// Where `i` goes.
     #[inline]
     pub fn apply(&self, i: u64) -> u64 {
@@ -45,7 +52,7 @@ impl Permutation {
         loop {
             let (mut high, mut low) = (x >> self.half_bits, x & self.mask);
             for key in &self.keys {
-                (high, low) = (low, high ^ (mix(low ^ key) & self.mask));
+                (high, low) = (low, high ^ self.round(low, *key));
             }
             x = (high << self.half_bits) | low;
             if x < self.len {
@@ -62,7 +69,7 @@ impl Permutation {
         loop {
             let (mut high, mut low) = (x >> self.half_bits, x & self.mask);
             for key in self.keys.iter().rev() {
-                (high, low) = (low ^ (mix(high ^ key) & self.mask), high);
+                (high, low) = (low ^ self.round(high, *key), high);
             }
             x = (high << self.half_bits) | low;
             if x < self.len {

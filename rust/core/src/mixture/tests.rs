@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::check::worst;
-use super::order::{Order, Run};
+use super::order::{Order, Places, Run};
 use super::permute::Permutation;
 use super::quotas::{Phase, Quotas};
 use super::{MAX_ROWS, TARGET_BITS};
@@ -96,9 +96,14 @@ fn rows_filled_are_the_rows_located() {
     let quotas = Quotas::new(&[phase(96, &[0.2, 0.7, 0.1]), phase(40, &[0.5, 0.0, 0.5])]).unwrap();
     let runs = vec![Run { first_row: 0, batch_size: 16 }, Run { first_row: 96, batch_size: 8 }];
     let order = Order::new(quotas, vec![0, 48], runs, 7).unwrap();
-    let mut places = vec![order.locate(0).unwrap(); 100];
+    let (mut stages, mut cells, mut indices) = ([0; 100], [0; 100], [0; 100]);
+    let mut places = Places { stages: &mut stages, cells: &mut cells, indices: &mut indices };
     order.fill(5, &mut places).unwrap();
-    for (i, place) in places.iter().enumerate() {
-        assert_eq!(*place, order.locate(5 + i as u64).unwrap());
+    for i in 0..100 {
+        let place = order.locate(5 + i as u64).unwrap();
+        assert_eq!((place.stage, place.cell), (stages[i].into(), cells[i].into()));
+        assert_eq!(place.index, indices[i] as u64);
+        let counted = order.quotas().count_of(place.cell, 48) * place.stage as u64;
+        assert_eq!(order.row_of(place.cell, counted + place.index), Some(5 + i as u64));
     }
 }

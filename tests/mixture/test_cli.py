@@ -1,0 +1,83 @@
+"""`marin mix` from the outside."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from marin.cli.app import app
+from marin.engine import write_manifest
+from marin.errors import MarinError
+from marin.mixture import Schedule
+
+PRESET = "harrier-2026.08.18"
+CASE = str(Path(__file__).parents[1] / "cases" / "mixture" / "ten_rows.toml")
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, ["mix", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_check_prints_the_published_facts() -> None:
+    answer = json.loads(run("check", PRESET, "--json"))
+    assert (answer["cells"], answer["available_tokens"]) == (200, 23_106_103_007_622)
+    assert [phase["tokens"] for phase in answer["phases"]] == [15 * 10**12, 3_750_000_000_000]
+    assert answer["max_epochs"]["cell"] == "c12q4"
+    assert answer["max_epochs"]["epochs"] == pytest.approx(2.093, abs=5e-4)
+    assert answer["warnings"]
+
+
+def test_check_refuses_an_exceeded_cap_and_passes_with_a_policy() -> None:
+    with pytest.raises(MarinError, match="cells a exceed the cap"):
+        run("check", CASE)
+    rows = ("--rows", "--row-length", "0:64", "--batch-tokens", 640)
+    answer = json.loads(run("check", CASE, "--exhaustion", "repeat", *rows, "--json"))
+    assert answer["quotas"]["worst_at_boundaries"]["distance"] <= 1.5
+
+
+def test_plan_writes_a_schedule_and_a_ledger_that_add_up(tmp_path: Path) -> None:
+    out, ledger = tmp_path / "schedule.json", tmp_path / "ledger.parquet"
+    lengths = ("--row-length", "0:64", "--row-length", "0.75:128", "--batch-tokens", 640)
+    policy = ("--exhaustion", "drop-and-renormalize")
+    answer = json.loads(
+        run("plan", CASE, "--out", out, "--ledger", ledger, *lengths, *policy, "--json")
+    )
+    schedule = Schedule.from_json(json.loads(out.read_text()))
+    assert schedule.fingerprint == answer["fingerprint"]
+    table = pq.read_table(ledger)
+    assert sum(table["tokens"].to_pylist()) == schedule.tokens == 12_800
+    assert sum(table["rows"].to_pylist()) == schedule.rows
+    last = [row for row in table.to_pylist() if row["run"] == len(schedule.runs) - 1]
+    assert {row["cell"]: row["epochs_so_far"] for row in last}["a"] == 1.0
+
+    revised = tmp_path / "revised.json"
+    run("plan", CASE, "--out", revised, "--revise", out, "--step", 5, "--horizon", 9600)
+    again = Schedule.from_json(json.loads(revised.read_text()))
+    assert [revision.step for revision in again.revisions] == [0, 5]
+    assert again.tokens == 9600
+
+
+def test_rebase_writes_a_mixture_for_the_store_that_check_accepts(tmp_path: Path) -> None:
+    summary = {"cells": {"a": {"tokens": 6400, "documents": 9}, "b": {"tokens": 70_000}}}
+    write_manifest(tmp_path, "store", parameters={}, inputs={}, rows={}, summary=summary)
+    with pytest.raises(MarinError, match=r"a 640 -> 6400 tokens.*marin mix rebase"):
+        run("check", CASE, "--store", tmp_path, "--exhaustion", "repeat")
+    out = tmp_path / "new.json"
+    run("rebase", CASE, tmp_path, "--out", out)
+    answer = json.loads(run("check", out, "--store", tmp_path, "--json"))
+    assert answer["max_epochs"] == {"cell": "a", "epochs": 0.5}
+    assert answer["warnings"] == []
+
+
+def test_show_lists_cells_and_plots(tmp_path: Path) -> None:
+    plot = tmp_path / "cells.svg"
+    answer = json.loads(run("show", CASE, "--plot", plot, "--json"))
+    assert {cell["cell"]: cell["total_epochs"] for cell in answer["cells"]}["a"] == 5.0
+    assert plot.stat().st_size > 1000
+    changes = json.loads(run("show", CASE, "--against", CASE, "--json"))
+    assert all(change["before"] == change["after"] for change in changes["by_cell"])
+    assert "By quality" in run("show", PRESET)
