@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from marin.model import (
     Batch,
+    Hero,
     HeroConfig,
     abstract,
     create,
@@ -47,6 +48,7 @@ class Compiled(NamedTuple):
 
     config: HeroConfig
     mesh: Mesh
+    merge: Callable[[Any, Any], Hero]
     params: Any
     bias: Any
     loss_and_grad: Callable[..., Any]
@@ -72,15 +74,19 @@ def compile_model(config: HeroConfig, mesh: Mesh, params: Any = None) -> Compile
     params = jax.device_put(params, parameter_shardings(shapes, mesh))
     bias = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), bias)
 
+    def merge(params: Any, bias: Any) -> Hero:
+        return nnx.merge(graph, params, bias)
+
     def loss(params: Any, bias: Any, batch: Batch) -> Any:
-        return nnx.merge(graph, params, bias).loss(batch, mesh=mesh)
+        return merge(params, bias).loss(batch, mesh=mesh)
 
     def logits(params: Any, bias: Any, batch: Batch) -> Any:
-        return nnx.merge(graph, params, bias).logits(batch, mesh=mesh)
+        return merge(params, bias).logits(batch, mesh=mesh)
 
     return Compiled(
         config,
         mesh,
+        merge,
         params,
         bias,
         jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=FAST_COMPILE),
@@ -92,6 +98,15 @@ def compile_model(config: HeroConfig, mesh: Mesh, params: Any = None) -> Compile
 @pytest.fixture(scope="session")
 def one_device(tiny: HeroConfig) -> Compiled:
     return compile_model(tiny, make_mesh())
+
+
+@pytest.fixture(scope="session")
+def random_bias(one_device: Compiled) -> Any:
+    """A bias that changes what the router chooses."""
+    rng = np.random.default_rng(5)
+    return jax.tree.map(
+        lambda x: jnp.asarray(0.05 * rng.standard_normal(x.shape), jnp.float32), one_device.bias
+    )
 
 
 @pytest.fixture(scope="session")
