@@ -9,7 +9,8 @@ import sys
 import typer
 
 from marin.cli.dedup import dedup
-from marin.cli.mix import app as mix_app
+from marin.cli.export import export
+from marin.cli.generate import generate
 from marin.cli.pack import pack
 from marin.cli.params import params
 from marin.cli.quickstart import quickstart
@@ -27,10 +28,11 @@ app = typer.Typer(
 # In the order of the data flow, which is the order in `marin --help`. Groups: app.add_typer.
 app.command()(quickstart)
 app.command()(dedup)
-app.add_typer(mix_app, name="mix")
 app.command()(pack)
 app.command()(params)
 app.add_typer(train, name="train")
+app.command()(generate)
+app.command()(export)
 app.command()(report)
 
 

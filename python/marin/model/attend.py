@@ -104,7 +104,8 @@ def _reference(
     """
     batch, length, heads, dim = query.shape
     kv_heads = key.shape[2]
-    block = min(QUERY_BLOCK, length)
+    # Blocks as long as the window: twice the keys that are seen, not the whole row.
+    block = min(QUERY_BLOCK, length, window or length)
     blocks = -(-length // block)
     after = blocks * block - length
     before = 0 if window is None else window - 1

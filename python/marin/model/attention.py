@@ -55,12 +55,8 @@ class Attention(nnx.Module):
         self, x: Float[Array, "B L d"], context: Context, is_global: Bool[Array, ""]
     ) -> Float[Array, "B L d"]:
         config = self.config
-        query = self._heads(x @ self.query[...].astype(x.dtype))
-        key = self._heads(self.key_conv(x @ self.key[...].astype(x.dtype), context.tap_masks))
-        value = self._heads(x @ self.value[...].astype(x.dtype))
-        scale = jnp.asarray(config.query_multiplier * context.qk_scale, x.dtype)
-        query = self.query_norm(query) * scale
-        key = self.key_norm(key)
+        query, value = self.queries(x, context.qk_scale), self.values(x)
+        key = self.keys(self.key_conv(self.raw_keys(x), context.tap_masks))
 
         def local_layer(q: Array, k: Array, v: Array) -> Array:
             q, k = rotate(q, context.angles), rotate(k, context.angles)
@@ -71,9 +67,32 @@ class Attention(nnx.Module):
             return self._attend(q, k[:, :, stored], v[:, :, stored], context, None)
 
         out = jax.lax.cond(is_global, global_layer, local_layer, query, key, value)
+        return self.output_conv(self.mix_heads(out, x), context.tap_masks)
+
+    def queries(
+        self, x: Float[Array, "B L d"], qk_scale: float | Float[Array, ""]
+    ) -> Float[Array, "B L H D"]:
+        """Normed queries times their multiplier, not yet rotated."""
+        scale = jnp.asarray(self.config.query_multiplier * qk_scale, x.dtype)
+        return self.query_norm(self._heads(x @ self.query[...].astype(x.dtype))) * scale
+
+    def raw_keys(self, x: Float[Array, "B L d"]) -> Float[Array, "B L K*D"]:
+        """What the key convolution reads."""
+        return x @ self.key[...].astype(x.dtype)
+
+    def keys(self, convolved: Float[Array, "B L K*D"]) -> Float[Array, "B L K D"]:
+        """Normed keys, not yet rotated, from the key convolution's output."""
+        return self.key_norm(self._heads(convolved))
+
+    def values(self, x: Float[Array, "B L d"]) -> Float[Array, "B L K D"]:
+        return self._heads(x @ self.value[...].astype(x.dtype))
+
+    def mix_heads(
+        self, out: Float[Array, "B L H D"], x: Float[Array, "B L d"]
+    ) -> Float[Array, "B L d"]:
+        """Gated heads through the output projection; what the output convolution reads."""
         out *= (2 * jax.nn.sigmoid(x @ self.gate[...].astype(x.dtype)))[..., None]
-        out = out.reshape(*x.shape[:2], -1) @ self.output[...].astype(x.dtype)
-        return self.output_conv(out, context.tap_masks)
+        return out.reshape(*x.shape[:2], -1) @ self.output[...].astype(x.dtype)
 
     def _heads(self, x: Float[Array, "B L width"]) -> Float[Array, "B L heads D"]:
         return x.reshape(*x.shape[:2], -1, self.config.head_dim)

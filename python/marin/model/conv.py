@@ -36,3 +36,17 @@ class ShortConv(nnx.Module):
             left = jnp.pad(x, ((0, 0), (shift, 0), (0, 0)))[:, : x.shape[1]]
             total += weight[shift] * jnp.where(masks[shift - 1][..., None], left, 0)
         return total
+
+    def extend(
+        self, x: Float[Array, "B T width"], tail: Float[Array, "B taps-1 width"]
+    ) -> tuple[Float[Array, "B T width"], Float[Array, "B taps-1 width"]]:
+        """The convolution of positions that follow `tail`, the last inputs before them (zeros
+        before a document's start), and the tail after them."""
+        weight = self.weight[...].astype(x.dtype)
+        taps, length = weight.shape[0], x.shape[1]
+        joined = jnp.concatenate((tail, x), axis=1)
+        total = sum(
+            weight[shift] * joined[:, taps - 1 - shift : taps - 1 - shift + length]
+            for shift in range(taps)
+        )
+        return jnp.asarray(total), joined[:, length:]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from marin.dispatch import Experts, Routing, Stats, Transport, moe
 from marin.model.batch import Context
@@ -61,14 +61,26 @@ class LatentMoE(nnx.Module):
         transport: Transport,
         mesh: Mesh,
     ) -> tuple[Float[Array, "B L d"], RouterOut, Stats]:
-        choice, report = self.router(x, bias, context.valid, mesh)
+        out, report, stats = self.mix(x, context.valid, bias, transport, mesh)
+        return self.output_conv(out, context.tap_masks), report, stats
+
+    def mix(
+        self,
+        x: Float[Array, "B L d"],
+        valid: Bool[Array, "B L"],
+        bias: Float[Array, "E"],
+        transport: Transport,
+        mesh: Mesh,
+    ) -> tuple[Float[Array, "B L d"], RouterOut, Stats]:
+        """Routed and shared experts; what the output convolution reads."""
+        choice, report = self.router(x, bias, valid, mesh)
         latent = self.latent_norm(x @ self.latent_down[...].astype(x.dtype))
         routed, stats = moe(
             latent.reshape(-1, latent.shape[-1]),
             Routing(
                 experts=choice.experts.reshape(-1, choice.experts.shape[-1]),
                 weights=choice.weights.reshape(-1, choice.weights.shape[-1]),
-                valid=context.valid.reshape(-1),
+                valid=valid.reshape(-1),
             ),
             Experts(self.experts.gate[...], self.experts.up[...], self.experts.down[...]),
             transport=transport,
@@ -76,4 +88,4 @@ class LatentMoE(nnx.Module):
         )
         routed = checkpoint_name(routed, "moe")
         out = routed.reshape(latent.shape) @ self.latent_up[...].astype(x.dtype)
-        return self.output_conv(out + self.shared.sum(x), context.tap_masks), report, stats
+        return out + self.shared.sum(x), report, stats
