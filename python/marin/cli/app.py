@@ -11,6 +11,7 @@ import typer
 from marin.cli.dedup import dedup
 from marin.cli.export import export
 from marin.cli.generate import generate
+from marin.cli.mix import app as mix_app
 from marin.cli.pack import pack
 from marin.cli.params import params
 from marin.cli.quickstart import quickstart
@@ -28,6 +29,7 @@ app = typer.Typer(
 # In the order of the data flow, which is the order in `marin --help`. Groups: app.add_typer.
 app.command()(quickstart)
 app.command()(dedup)
+app.add_typer(mix_app, name="mix")
 app.command()(pack)
 app.command()(params)
 app.add_typer(train, name="train")

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from marin.cli.output import print_json, progress_for
 
 if TYPE_CHECKING:
-    from marin.train import RunResult
+    from marin.train import Revised, RunResult
 
 
 class _ConfigOrCommand(TyperGroup):
@@ -58,6 +58,67 @@ def resume(
     from marin.train import resume as resume_run
 
     _print_result(resume_run(run, at=at, progress=progress_for(json_output)), json_output)
+
+
+@app.command()
+def shorten(
+    run: Annotated[Path, typer.Argument(help="Directory of the run; it must not be training.")],
+    to: Annotated[int, typer.Option(help="Tokens of the whole run, those seen included.")],
+    force: Annotated[bool, typer.Option("--force", help="Allow cuts of more than 25 %.")] = False,
+    json_output: Json = False,
+) -> None:
+    """End a run earlier: the rate decays to the same floor, phases and row lengths move along."""
+    from marin.train import shorten as shorten_run
+
+    changed = shorten_run(run, to=to, force=force, progress=progress_for(json_output))
+    _print_revised(changed, json_output)
+
+
+@app.command()
+def branch(
+    run: Annotated[Path, typer.Argument(help="Directory of the parent run; it is only read.")],
+    at: Annotated[int, typer.Option(help="Step of the checkpoint to start from.")],
+    cooldown: Annotated[int, typer.Option(help="Steps until the branch ends.")],
+    seq_len: Annotated[int | None, typer.Option(help="Row length of the branch.")] = None,
+    into: Annotated[Path | None, typer.Option(help="Directory of the branch.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Prepare an early cooldown from a checkpoint, as a run of its own."""
+    from marin.train import branch as branch_run
+
+    changed = branch_run(
+        run,
+        at=at,
+        cooldown=cooldown,
+        seq_len=seq_len,
+        into=into,
+        progress=progress_for(json_output),
+    )
+    _print_revised(changed, json_output)
+
+
+@app.command()
+def remix(
+    run: Annotated[Path, typer.Argument(help="Directory of the run; it must not be training.")],
+    mixture: Annotated[Path, typer.Option(help="Mixture specification from here on.")],
+    json_output: Json = False,
+) -> None:
+    """Go on with another mixture from the newest checkpoint on."""
+    from marin.mixture import load
+    from marin.train import remix as remix_run
+
+    changed = remix_run(run, specification=load(str(mixture)), progress=progress_for(json_output))
+    _print_revised(changed, json_output)
+
+
+def _print_revised(changed: "Revised", json_output: bool) -> None:
+    if json_output:
+        print_json(_plain(asdict(changed)))
+        return
+    typer.echo(
+        f"{changed.run}: from step {changed.step} on a new plan of {changed.steps} steps and "
+        f"{changed.tokens:,} tokens\nGo on with: marin train resume {changed.run}"
+    )
 
 
 def _print_result(result: "RunResult", json_output: bool) -> None:
