@@ -32,7 +32,7 @@ def quickstart(
     paths: Paths = None,
     out: Out = Path("marin-quickstart"),
     tokenizer: Tokenizer = None,
-    tokens: Tokens = 1_000_000,
+    tokens: Tokens = 320_000,
     json_output: Json = False,
 ) -> None:
     """Run the whole pipeline, small and real, on documents found on this machine."""
@@ -103,18 +103,20 @@ def _answer(result: "QuickstartResult") -> dict[str, Any]:
         "steps": training.steps,
         "tokens": training.tokens,
         "final_loss": training.final_loss,
+        "tail_loss": training.tail_loss,
         "unigram_loss": training.unigram_loss,
     }
 
 
 def _show_end(result: "QuickstartResult") -> None:
     training = result.training
-    ratio = training.final_loss / training.unigram_loss
+    ratio = training.tail_loss / training.unigram_loss
     print(
-        f"Loss {training.final_loss:.4f} nats/token after {training.tokens:,} tokens: "
-        f"{ratio:.3f} of the best unigram model's {training.unigram_loss:.4f}."
+        f"Final loss {training.final_loss:.6f} nats/token after {training.tokens:,} tokens, mean of "
+        f"the last 5 % of steps {training.tail_loss:.4f}: {ratio:.3f} of the best unigram model's "
+        f"{training.unigram_loss:.4f}."
     )
     print(
         f"Everything is in {result.out}: open {result.report}. Next: your own documents, "
-        f"`marin quickstart PATH... --out DIR`, or more tokens, `--tokens 10000000`."
+        f"`marin quickstart PATH... --out DIR`, or more tokens, `--tokens 3000000`."
     )

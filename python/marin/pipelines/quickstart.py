@@ -10,7 +10,7 @@ and a killed one goes on. Training resumes from its last checkpoint to the same 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from marin import datakit, mixture, packing, train
 from marin.datakit.dedup import DedupConfig, dedup
 from marin.engine import Progress, Silent, read_manifest
+from marin.engine.manifest import fingerprint
 from marin.errors import MarinError
 from marin.model import HeroConfig
 from marin.pipelines.workspace import workspace
@@ -33,8 +34,14 @@ PHASE_SWITCH = (4, 5)
 TILTS = (1.0, 2.0)
 """Weight of a cell per phase: its tokens times tilt ** quality. Phase 2 prefers better text."""
 
-MINIMUM_BATCHES = 40
-"""A shorter run would show neither switch."""
+MINIMUM_TOKENS = 80_000
+"""A shorter run would learn nothing that a plot shows."""
+
+ROW_LENGTHS = ((0.0, 512), (0.5, 1024))
+"""Tokens per row from these fractions of the run on."""
+
+RATE_SCALE = 8.0
+"""Times the compute-scaled rates, which are fitted to runs of 10^10 tokens and more."""
 
 DEVICES = 4
 """Virtual CPU devices; the experts are spread over all of them."""
@@ -48,12 +55,12 @@ class QuickstartConfig:
     give a shorter run.
     """
 
-    tokens: int = 1_000_000
+    tokens: int = 320_000
     max_bytes: int = 48 << 20
     vocab_size: int = 8192
     tokenizer: str | None = None
     seed: int = 0
-    batch_tokens: int = 4096
+    batch_rows: int = 4
     epoch_cap: float = 8.0
 
 
@@ -142,19 +149,18 @@ def make_schedule(store: Path, config: QuickstartConfig) -> mixture.Schedule:
     """Two phases over the store's cells; rows of 512 and, from half of the run, of 1,024 tokens.
 
     Raises:
-      MarinError: the store has too few tokens for `MINIMUM_BATCHES` batches.
+      MarinError: the store has too few tokens for `MINIMUM_TOKENS`.
     """
     manifest = read_manifest(store)
     available = {name: cell["tokens"] for name, cell in manifest.summary["cells"].items()}
     repeats = config.epoch_cap / 2  # the second phase reads good cells more than their share
-    batches = min(config.tokens, int(sum(available.values()) * repeats)) // config.batch_tokens
-    if batches < MINIMUM_BATCHES:
+    horizon = min(config.tokens, int(sum(available.values()) * repeats))
+    if horizon < MINIMUM_TOKENS:
         raise MarinError(
             f"{sum(available.values()):,} tokens in {manifest.rows:,} documents: too few for a run "
-            f"of {MINIMUM_BATCHES * config.batch_tokens:,} tokens that reads each at most "
-            f"{repeats:g} times; give more documents"
+            f"of {MINIMUM_TOKENS:,} tokens that reads each at most {repeats:g} times; give more "
+            "documents (or more --tokens)"
         )
-    horizon = batches * config.batch_tokens
     switch = horizon * PHASE_SWITCH[0] // PHASE_SWITCH[1]
     specification = mixture.tilted(
         "quickstart",
@@ -163,17 +169,17 @@ def make_schedule(store: Path, config: QuickstartConfig) -> mixture.Schedule:
         epoch_cap=config.epoch_cap,
         store=manifest.fingerprint,
     )
-    stages = mixture.constant_batches(config.batch_tokens, [(0.0, 512), (0.5, 1024)])
+    stages = [mixture.Stage(start, length, config.batch_rows) for start, length in ROW_LENGTHS]
     return mixture.Schedule.of(specification, stages, seed=config.seed, exhaustion="repeat")
 
 
 def make_model(vocab: int) -> HeroConfig:
-    """A hero of about a million active parameters besides its vocabulary."""
+    """A hero with each of its parts once: a local layer and a global one, 16 experts."""
     return HeroConfig(
         hidden=128,
-        layers=4,
-        heads=4,
-        head_dim=32,
+        layers=2,
+        heads=2,
+        head_dim=64,
         kv_local=2,
         kv_global=1,
         latent=64,
@@ -182,9 +188,11 @@ def make_model(vocab: int) -> HeroConfig:
         top_k=2,
         shared_experts=1,
         vocab=vocab,
-        window=256,
+        window=128,
+        global_every=2,
         gate_rank=16,
         transport="pooled_wave",
+        cross_entropy_block=1024,
         remat="none",
     )
 
@@ -192,14 +200,16 @@ def make_model(vocab: int) -> HeroConfig:
 def _train(
     store: Path, shards: Path, out: Path, config: QuickstartConfig, progress: Progress
 ) -> train.RunResult:
-    vocab = read_manifest(store).summary["tokenizer"]["vocab_size"]
+    model = make_model(read_manifest(store).summary["tokenizer"]["vocab_size"])
+    identity = [read_manifest(shards).fingerprint, asdict(model), config.seed]
     return train.run(
         train.TrainConfig(
             shards=shards,
-            run=out / "run",
-            model=make_model(vocab),
+            run=out / f"run-{fingerprint(identity)[:12]}",
+            model=model,
             mesh=train.MeshShape(expert=DEVICES),
             seed=config.seed,
+            rate_scale=RATE_SCALE,
             checkpoint=train.CheckpointConfig(every=25),
         ),
         progress=progress,
