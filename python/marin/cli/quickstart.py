@@ -112,9 +112,9 @@ def _show_end(result: "QuickstartResult") -> None:
     training = result.training
     ratio = training.tail_loss / training.unigram_loss
     print(
-        f"Final loss {training.final_loss:.6f} nats/token after {training.tokens:,} tokens, mean of "
-        f"the last 5 % of steps {training.tail_loss:.4f}: {ratio:.3f} of the best unigram model's "
-        f"{training.unigram_loss:.4f}."
+        f"Final loss {training.final_loss:.6f} nats/token after {training.tokens:,} tokens; mean "
+        f"of the last 5 % of steps {training.tail_loss:.4f}, {ratio:.3f} of the best unigram "
+        f"model's {training.unigram_loss:.4f}."
     )
     print(
         f"Everything is in {result.out}: open {result.report}. Next: your own documents, "

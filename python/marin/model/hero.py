@@ -1,12 +1,14 @@
 """The hero model: embedding, one compiled body for all layers, readout and loss."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from marin.dispatch import Stats, Transport
@@ -142,8 +144,8 @@ class Hero(nnx.Module):
         targets = jnp.pad(batch.tokens[:, 1:], ((0, 0), (0, 1)))
         flat = constrain(x.reshape(-1, config.hidden), mesh, row_spec())
         readout = gather(self.readout[...], mesh, x.dtype, "readout")
-        losses, normalizers = cross_entropy(
-            flat, readout, targets.reshape(-1), config.cross_entropy_block
+        losses, normalizers = _cross_entropy_by_device(
+            flat, readout, targets.reshape(-1), config.cross_entropy_block, mesh
         )
         mask = batch.loss_mask
         losses = jnp.where(mask, losses.reshape(mask.shape), 0)
@@ -178,6 +180,27 @@ def _normed(norm: GatedNorm, x: Float[Array, "B L d"], config: HeroConfig) -> Fl
     again = jax.checkpoint(lambda params, x: nnx.merge(graph, params)(x))
     normed: Array = again(params, x)
     return normed
+
+
+def _cross_entropy_by_device(
+    hidden: Float[Array, "tokens d"],
+    readout: Float[Array, "V d"],
+    targets: Int[Array, "tokens"],
+    block: int,
+    mesh: Mesh,
+) -> tuple[Float[Array, "tokens"], Float[Array, "tokens"]]:
+    """Each device its own tokens, so that the readout's gradient is summed over devices once; the
+    partitioner would sum it in every block of the vocabulary."""
+    rows = row_spec()
+    by_device = jax.shard_map(
+        partial(cross_entropy, block=block),
+        mesh=mesh,
+        in_specs=(rows, P(), row_spec(1)),
+        out_specs=(row_spec(1), row_spec(1)),
+        check_vma=False,
+    )
+    pair: tuple[Array, Array] = by_device(hidden, readout, targets)
+    return pair
 
 
 def _rematerialized(body: Callable[..., Any], config: HeroConfig) -> Callable[..., Any]:
