@@ -3,6 +3,10 @@
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from marin.train.curriculum import Curriculum, Segment
 from marin.train.state import Trainee
@@ -23,6 +27,22 @@ class StepCompiler:
     def step(self, segment: Segment) -> CompiledStep:
         """The step for the batches of a segment; waits if it is still being compiled."""
         return self._futures[_shape(segment)].result()
+
+
+@contextmanager
+def compiled_in(directory: Path) -> Iterator[None]:
+    """Keeps compiled steps in `directory`, so that a run which is started again does not compile
+    again; a cache that the user has configured is used instead.
+    """
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
+        yield
+        return
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+    try:
+        yield
+    finally:
+        jax.config.update("jax_compilation_cache_dir", None)
+        compilation_cache.reset_cache()
 
 
 @contextmanager

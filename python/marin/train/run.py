@@ -14,7 +14,7 @@ from marin.engine import Progress, Silent
 from marin.errors import MarinError
 from marin.model import make_mesh
 from marin.train.checkpoint import Checkpoints, checkpoint_directory, complete_steps, read_state
-from marin.train.compiler import compile_ahead
+from marin.train.compiler import compile_ahead, compiled_in
 from marin.train.config import TrainConfig
 from marin.train.curriculum import Curriculum
 from marin.train.data import feed
@@ -95,6 +95,7 @@ def train(
     _check_batches(curriculum, config)
     trainee = take_apart(config.model, mesh)
     with ExitStack() as stack:
+        stack.enter_context(compiled_in(directory.path / "compiled"))
         compiler = stack.enter_context(
             compile_ahead(trainee, curriculum, steps, len(source.cells), config.microbatches)
         )
