@@ -305,6 +305,18 @@ class Packer:
         Exactly `wanted` if `ready_tokens` are enough for them and `min_fill` does not forbid it.
         """
 
+    def replay(
+        self,
+        offsets: NDArray[np.int32],
+        document: NDArray[np.int64],
+        start: NDArray[np.int64],
+        length: NDArray[np.int32],
+    ) -> int:
+        """Takes rows that another plan packed out of what waits, and counts them.
+
+        Stops before the first row with a piece that does not wait; returns the rows taken.
+        """
+
 class StoreCell:
     """Tokens of one cell: `chunks` are (index of the file, position of the first token value in
     it in bytes, large_list<uint32> whose offsets are used), in the order of documents."""
@@ -312,6 +324,8 @@ class StoreCell:
     def __init__(self, files: list[str], chunks: list[tuple[int, int, ArrowLike]]) -> None: ...
     @property
     def documents(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
     def lengths(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
         """Tokens of each document. Raises `ValueError` for one that is not there."""
 

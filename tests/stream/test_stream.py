@@ -92,7 +92,7 @@ def test_a_batch_size_that_would_mix_row_lengths_is_refused(shards):
 
 
 def test_a_cursor_of_another_plan_or_that_contradicts_itself_is_refused(shards):
-    with pytest.raises(MarinError, match="the cursor is of plan"):
+    with pytest.raises(MarinError, match="cursor of plan another at row 6"):
         Stream(shards, cursor=Cursor("another", 6, 1, ((1, 6),)))
     with pytest.raises(MarinError, match="its batches are 1 steps and 6 rows"):
         Cursor("any", 7, 1, ((1, 6),))

@@ -1,7 +1,10 @@
 """Small stores and schedules."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -34,18 +37,17 @@ def write_store(
             with pa.ipc.new_file(directory / name, table.schema) as writer:
                 writer.write_table(table, max_chunksize=rows_per_batch)
             rows[name] = int(end - begin)
+    return _finish_store(directory, lengths, rows)
+
+
+def _finish_store(directory: Path, lengths: Mapping[str, Any], rows: dict[str, int]) -> Path:
     cells = {
-        cell: {"documents": len(counts), "tokens": sum(counts)} for cell, counts in lengths.items()
+        cell: {"documents": len(counts), "tokens": int(np.sum(counts))}
+        for cell, counts in lengths.items()
     }
     tokenizer = {"hash": "tokenizer-1", "vocab_size": 50_000, "bos": 0, "eos": 1}
-    write_manifest(
-        directory,
-        "store",
-        parameters={},
-        inputs={},
-        rows=rows,
-        summary={"cells": cells, "tokenizer": tokenizer, "domains": []},
-    )
+    summary = {"cells": cells, "tokenizer": tokenizer, "domains": []}
+    write_manifest(directory, "store", parameters={}, inputs={}, rows=rows, summary=summary)
     return directory
 
 
@@ -64,3 +66,52 @@ def make_schedule(
         available_tokens=dict.fromkeys(weights, tokens),
     )
     return Schedule.of(specification, [Stage(*stage) for stage in stages], seed=seed)
+
+
+class _Holes:
+    """A file object that leaves a hole for a large buffer that begins with zeros."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self.closed = False
+
+    def write(self, data: memoryview) -> int:
+        if len(data) >= 1 << 20 and not any(data[:4096]):
+            self._file.seek(len(data), 1)
+        else:
+            self._file.write(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.truncate()
+        self._file.close()
+        self.closed = True
+
+
+def write_sparse_store(root: Path, lengths: dict[str, np.ndarray], batches: int = 2) -> Path:
+    """A store of any size whose tokens are all zero and take no room on disk."""
+    directory = root / "store"
+    rows = {}
+    for cell, counts in lengths.items():
+        (directory / cell).mkdir(parents=True, exist_ok=True)
+        name = f"{cell}/part-00000.arrow"
+        schema = pa.schema([("tokens", pa.large_list(pa.uint32()))])
+        sink = pa.PythonFile(_Holes(directory / name), mode="w")
+        with pa.ipc.new_file(sink, schema) as writer:
+            for part in np.array_split(counts, batches):
+                ends = np.concatenate([[0], np.cumsum(part)]).astype(np.int64)
+                # calloc gives zero pages that are never touched.
+                values = pa.array(np.zeros(ends[-1], np.uint32))
+                tokens = pa.LargeListArray.from_arrays(pa.array(ends), values)
+                writer.write_batch(pa.RecordBatch.from_arrays([tokens], schema=schema))
+        sink.close()
+        rows[name] = len(counts)
+    # Checksums would read what is not there.
+    with patch("marin.engine.manifest.xxh3_file", return_value="sparse"):
+        return _finish_store(directory, lengths, rows)

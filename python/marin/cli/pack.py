@@ -20,6 +20,9 @@ Schedule = Annotated[
 Out = Annotated[
     Path | None, typer.Option(help="Folder for plan and shards; default: beside the input.")
 ]
+After = Annotated[
+    Path | None, typer.Option(help="The plan of this run before its schedule was revised.")
+]
 Store = Annotated[Path | None, typer.Option(help="Where the plan's store lies, if it was moved.")]
 Policy = Annotated[str, typer.Option(help="best-fit, concat or truncate.")]
 MaxSegments = Annotated[int | None, typer.Option(help="Most documents in a row.")]
@@ -38,12 +41,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def pack(
     source: Input,
     schedule: Schedule = None,
+    after: After = None,
     out: Out = None,
     store: Store = None,
     policy: Policy = "best-fit",
     max_segments: MaxSegments = None,
     min_fill: MinFill = 0.0,
-    window: Window = 1 << 18,
+    window: Window = 1 << 16,
     shard_tokens: ShardTokens = 1 << 26,
     block_tokens: BlockTokens = 1 << 17,
     documents: Documents = False,
@@ -73,7 +77,7 @@ def pack(
                 min_fill=min_fill,
                 window=window,
             )
-            planned = _plan(source, schedule, root, plan_config, progress)
+            planned = _plan(source, schedule, after, root, plan_config, progress)
         else:
             planned = source
         config = ShardConfig(shard_tokens, block_tokens, documents, threads)
@@ -83,7 +87,14 @@ def pack(
     _print(shards, repaired, time.monotonic() - start, json_output)
 
 
-def _plan(source: Path, schedule: Path | None, root: Path, config: Any, progress: Progress) -> Path:
+def _plan(
+    source: Path,
+    schedule: Path | None,
+    after: Path | None,
+    root: Path,
+    config: Any,
+    progress: Progress,
+) -> Path:
     import json
 
     from marin.mixture import Schedule as MixtureSchedule
@@ -95,7 +106,8 @@ def _plan(source: Path, schedule: Path | None, root: Path, config: Any, progress
         value = json.loads(schedule.read_text())
     except (OSError, ValueError) as error:
         raise MarinError(f"{schedule}: not a readable schedule ({error})") from None
-    return plan(source, MixtureSchedule.from_json(value), root, config, progress=progress)
+    revised = MixtureSchedule.from_json(value)
+    return plan(source, revised, root, config, after=after, progress=progress)
 
 
 def _print(shards: Path, repaired: list[str], seconds: float, json_output: bool) -> None:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from marin._native import xxh3_bytes, xxh3_file
-from marin.engine.files import write_json
+from marin.engine.files import atomic_file
 from marin.errors import MarinError
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
-_CHECKSUM = "xxh3"
+_CHECKSUM = "checksum"
+_NO_CHECKSUM = "-" * 32
+"""Stands for the checksum in the text that it is of."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,10 @@ def write_manifest(
         for name in sorted(rows)
     )
     manifest = Manifest(stage, dict(parameters), dict(inputs), files, dict(summary or {}))
-    # As JSON reads back: what is summed must not depend on types that JSON does not keep.
-    content = json.loads(json.dumps(asdict(manifest)))
-    write_json(directory / MANIFEST_NAME, {**content, _CHECKSUM: fingerprint(content)})
+    value = {**asdict(manifest), _CHECKSUM: _NO_CHECKSUM}
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    with atomic_file(directory / MANIFEST_NAME) as partial:
+        partial.write_text(text.replace(_NO_CHECKSUM, xxh3_bytes(text.encode()), 1))
     return manifest
 
 
@@ -98,9 +101,10 @@ def read_manifest(directory: Path) -> Manifest:
     """
     path = directory / MANIFEST_NAME
     try:
-        raw = json.loads(path.read_text())
-        checksum = raw.pop(_CHECKSUM, None)
-        intact = checksum == fingerprint(raw)
+        text = path.read_text()
+        raw = json.loads(text)
+        checksum = raw.pop(_CHECKSUM, _NO_CHECKSUM)
+        intact = checksum == xxh3_bytes(text.replace(checksum, _NO_CHECKSUM, 1).encode())
         files = tuple(FileEntry(**entry) for entry in raw.pop("files"))
         manifest = Manifest(files=files, **raw)
     except FileNotFoundError:

@@ -24,7 +24,7 @@ class PlanConfig:
     policy: Policy = "best-fit"
     max_segments: int | None = None
     min_fill: float = 0.0
-    window: int = 1 << 18
+    window: int = 1 << 16
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(Policy):

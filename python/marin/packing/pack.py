@@ -10,7 +10,7 @@ from marin.engine import Manifest, Progress, Silent, read_manifest, stage_direct
 from marin.errors import MarinError
 from marin.packing.config import ShardConfig
 from marin.packing.planned import PlannedRows
-from marin.packing.shard import ShardPlace, is_whole, places, write_shard
+from marin.packing.shard import ShardPlace, ShardPlaces, is_whole, write_shard
 
 STAGE = "shards"
 
@@ -28,7 +28,7 @@ def pack(
     Args:
       store: where the plan's store lies now, if it was moved.
     """
-    source = PlannedRows(plan, store)
+    source = PlannedRows(plan, store, verify=True)
     summary = source.manifest.summary
     cells = list(summary["cells"])
     parameters = {
@@ -40,7 +40,7 @@ def pack(
     with stage_directory(Path(root), STAGE, parameters, inputs) as stage:
         if not stage.finished:
             (stage.path / "index").mkdir(exist_ok=True)
-            shards = places(_stages(source.manifest), config)
+            shards = list(ShardPlaces(_stages(source.manifest), config))
 
             def write(place: ShardPlace) -> None:
                 if not is_whole(stage.path, place):
@@ -94,11 +94,11 @@ def repair(
             elif name not in files or xxh3_file(path) != files[name].xxh3:
                 damage.setdefault(place, []).append(f"{path}: differs from its checksum")
 
-    every = places(_stages(manifest), config)
+    every = ShardPlaces(_stages(manifest), config)
     _in_threads(check, every, threads, "Verify rows", progress)
     if not damage:
         return []
-    source = PlannedRows(plan or Path(manifest.summary["plan"]), store)
+    source = PlannedRows(plan or Path(manifest.summary["plan"]), store, verify=True)
     if source.manifest.fingerprint != manifest.inputs["plan"]:
         raise MarinError(
             f"{source.path}: plan {source.manifest.fingerprint[:12]}, but {shards} was packed from "

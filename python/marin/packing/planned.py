@@ -15,18 +15,23 @@ from marin.engine import read_manifest
 from marin.errors import MarinError
 from marin.mixture import Schedule
 from marin.mixture.order import Places
-from marin.packing.plan import ROWS_SCHEMA, SCHEDULE_FILE, STAGE, rows_file
+from marin.packing.layout import ROWS_SCHEMA, SCHEDULE_FILE, STAGE, rows_file
 from marin.packing.store import Store
 
 
 class PlannedRows:
     """A finished plan together with its store. Safe to use from several threads.
 
+    Args:
+      store: where the store lies now, if it was moved.
+      verify: check each file of plan and store before its first use. It costs a read of the file,
+        so it is for those who will read most of it.
+
     Raises:
       MarinError: the plan is unfinished or damaged, or the store is not the one that was planned.
     """
 
-    def __init__(self, plan: Path, store: Path | None = None) -> None:
+    def __init__(self, plan: Path, store: Path | None = None, *, verify: bool = False) -> None:
         self.path = Path(plan)
         self.manifest = read_manifest(self.path)
         if self.manifest.stage != STAGE:
@@ -39,6 +44,7 @@ class PlannedRows:
                 f"{self.store.path}: store {self.store.manifest.fingerprint[:12]}, but "
                 f"{self.path} was planned for {self.manifest.inputs['store'][:12]}; plan again"
             )
+        self._verify = verify
         self._files = {file.name: file for file in self.manifest.files}
         self._rows: dict[tuple[int, int], PlanRows] = {}
         self._cells: dict[int, StoreCell] = {}
@@ -47,7 +53,7 @@ class PlannedRows:
 
     @cached_property
     def schedule(self) -> Schedule:
-        return Schedule.from_json(json.loads(self._checked(SCHEDULE_FILE).read_text()))
+        return Schedule.from_json(json.loads(self.checked(SCHEDULE_FILE).read_text()))
 
     def assemble(
         self, start: int, count: int, row_length: int, tokens: NDArray[np.int32]
@@ -62,8 +68,11 @@ class PlannedRows:
         used = np.unique(cells).tolist()
         sources: list[tuple[PlanRows, StoreCell] | None] = [None] * (used[-1] + 1)
         for cell in used:
-            sources[cell] = (self._plan(stage, cell), self._tokens(cell))
-        offsets, lengths = assemble_rows(sources, cells, index, row_length, tokens)
+            sources[cell] = (self.plan_rows(stage, cell), self._tokens(cell))
+        try:
+            offsets, lengths = assemble_rows(sources, cells, index, row_length, tokens)
+        except ValueError as error:
+            raise MarinError(f"{self.path}: rows {start} to {start + count - 1}: {error}") from None
         return cells, offsets, lengths
 
     def document_ids(self, start: int, count: int, row_length: int) -> pa.ListArray:
@@ -74,7 +83,7 @@ class PlannedRows:
         origin = []
         for cell in np.unique(cells).tolist():
             rows = np.flatnonzero(cells == cell)
-            offsets, documents, starts, _ = self._plan(int(stages[0]), cell).pieces(index[rows])
+            offsets, documents, starts, _ = self.plan_rows(int(stages[0]), cell).pieces(index[rows])
             counts[rows] = np.diff(offsets)
             origin.append(np.repeat(rows, np.diff(offsets)))
             names.append(_piece_names(self._ids(cell).take(pa.array(documents)), starts))
@@ -94,17 +103,21 @@ class PlannedRows:
             )
         return places
 
-    def _plan(self, stage: int, cell: int) -> PlanRows:
+    def plan_rows(self, stage: int, cell: int) -> PlanRows:
+        """The rows of one stage and cell, by their index."""
         with self._lock:
             if (stage, cell) not in self._rows:
                 name = rows_file(stage, self.schedule.cells[cell])
-                self._rows[stage, cell] = PlanRows(_read_pieces(self._checked(name)))
+                self._rows[stage, cell] = PlanRows(read_pieces(self.checked(name)))
             return self._rows[stage, cell]
 
     def _tokens(self, cell: int) -> StoreCell:
         with self._lock:
             if cell not in self._cells:
-                self._cells[cell] = self.store.cell(self.schedule.cells[cell])
+                name = self.schedule.cells[cell]
+                if self._verify:
+                    self.store.verify(name)
+                self._cells[cell] = self.store.cell(name)
             return self._cells[cell]
 
     def _ids(self, cell: int) -> pa.ChunkedArray:
@@ -113,15 +126,22 @@ class PlannedRows:
                 self._names[cell] = self.store.ids(self.schedule.cells[cell])
             return self._names[cell]
 
-    def _checked(self, name: str) -> Path:
-        """The path of one of the plan's files, once its content has its checksum."""
+    def checked(self, name: str) -> Path:
+        """The path of one of the plan's files, as the manifest describes it."""
         path = self.path / name
-        if name not in self._files or xxh3_file(path) != self._files[name].xxh3:
-            raise MarinError(f"{path}: content differs from the plan's manifest; plan again")
+        entry = self._files.get(name)
+        if (
+            entry is None
+            or not path.is_file()
+            or path.stat().st_size != entry.bytes
+            or (self._verify and xxh3_file(path) != entry.xxh3)
+        ):
+            raise MarinError(f"{path}: missing or damaged, not as in the manifest; plan again")
         return path
 
 
-def _read_pieces(path: Path) -> list[pa.Array]:
+def read_pieces(path: Path) -> list[pa.ListArray]:
+    """The rows of a plan's file, one array per record batch."""
     reader = pa.ipc.open_file(pa.memory_map(str(path)))
     if reader.schema != ROWS_SCHEMA:
         raise MarinError(f"{path}: schema {reader.schema}, expected {ROWS_SCHEMA}; plan again")

@@ -6,6 +6,8 @@ manifest vouches for the index, the index for every byte of the shard.
 """
 
 import json
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,19 +56,41 @@ class ShardPlace:
         return f"index/part-{self.number:05d}.arrow"
 
 
-def places(stages: list[tuple[int, int]], config: ShardConfig) -> list[ShardPlace]:
-    """The shards of a run whose stages have (rows, row length); none mixes row lengths."""
-    found: list[ShardPlace] = []
-    first = 0
-    for rows, row_length in stages:
-        rows_per_block = max(1, config.block_tokens // row_length)
-        blocks_per_shard = max(1, config.shard_tokens // (rows_per_block * row_length))
-        rows_per_shard = rows_per_block * blocks_per_shard
-        for start in range(0, rows, rows_per_shard):
-            count = min(rows_per_shard, rows - start)
-            found.append(ShardPlace(len(found), first + start, count, row_length, rows_per_block))
-        first += rows
-    return found
+class ShardPlaces:
+    """The shards of a run whose stages have (rows, row length); none mixes row lengths.
+
+    Where a row stands is found in time independent of the number of shards.
+    """
+
+    def __init__(self, stages: Sequence[tuple[int, int]], config: ShardConfig) -> None:
+        self._stages: list[tuple[int, int, int, int, int]] = []
+        self._first_rows: list[int] = []
+        row = number = 0
+        for rows, row_length in stages:
+            rows_per_block = max(1, config.block_tokens // row_length)
+            blocks = max(1, config.shard_tokens // (rows_per_block * row_length))
+            rows_per_shard = rows_per_block * blocks
+            self._stages.append((rows, row_length, rows_per_block, rows_per_shard, number))
+            self._first_rows.append(row)
+            row += rows
+            number += -(-rows // rows_per_shard)
+
+    def of(self, row: int) -> ShardPlace:
+        """The shard of a row of the run."""
+        at = bisect_right(self._first_rows, row) - 1
+        rows, row_length, rows_per_block, rows_per_shard, number = self._stages[at]
+        shard = (row - self._first_rows[at]) // rows_per_shard
+        start = shard * rows_per_shard
+        count = min(rows_per_shard, rows - start)
+        first = self._first_rows[at] + start
+        return ShardPlace(number + shard, first, count, row_length, rows_per_block)
+
+    def __iter__(self) -> Iterator[ShardPlace]:
+        for first, (rows, _, _, rows_per_shard, _) in zip(
+            self._first_rows, self._stages, strict=True
+        ):
+            for start in range(0, rows, rows_per_shard):
+                yield self.of(first + start)
 
 
 def shard_schema(row_length: int, cells: list[str], documents: bool) -> pa.Schema:
@@ -177,31 +201,52 @@ def _read_index(path: Path) -> pa.Table:
     return pa.Table.from_batches(batches, reader.schema)
 
 
-def open_shard(directory: Path, place: ShardPlace) -> Shard:
-    """Opens a shard by its index, which the caller has checked against the manifest.
+def read_index(directory: Path, place: ShardPlace) -> pa.Table:
+    """The index of a shard, which the caller has checked against the manifest.
 
     Raises:
-      MarinError: the shard or its index is damaged or is not the one of `place`.
+      MarinError: it cannot be read, or is not the one of `place`.
     """
     path = directory / place.index_name
     try:
         index = _read_index(path)
-        metadata = {key.decode(): value.decode() for key, value in index.schema.metadata.items()}
-        found = tuple(int(metadata[name]) for name in ("first_row", "row_length", "rows_per_block"))
-        if found != (place.first_row, place.row_length, place.rows_per_block):
-            raise MarinError(f"{path}: the index of other rows; {REPAIR}")
-        table = np.stack([index.column(name).to_numpy() for name in _TABLE], axis=1)
+        found = tuple(
+            int(index.schema.metadata[name])
+            for name in (b"first_row", b"row_length", b"rows_per_block", b"bytes")
+        )
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise MarinError(f"{path}: not a readable index ({error}); {REPAIR}") from None
+    if found[:3] != (place.first_row, place.row_length, place.rows_per_block):
+        raise MarinError(f"{path}: the index of other rows; {REPAIR}")
+    return index
+
+
+def shard_ranges(index: pa.Table) -> tuple[int, list[tuple[int, int]], list[tuple[int, int]]]:
+    """Bytes of a shard, and the ranges (begin, end) of its frame and of its blocks."""
+    size = int(index.schema.metadata[b"bytes"])
+    offsets, sizes = (index[name].to_pylist() for name in ("offset", "bytes"))
+    blocks = [(offset, offset + block) for offset, block in zip(offsets, sizes, strict=True)]
+    return size, [(0, blocks[0][0]), (blocks[-1][1], size)], blocks
+
+
+def open_shard(directory: Path, place: ShardPlace, index: pa.Table) -> Shard:
+    """Opens a shard by its index.
+
+    Raises:
+      MarinError: the shard is damaged.
+    """
+    metadata = index.schema.metadata
+    table = np.stack([index.column(name).to_numpy() for name in _TABLE], axis=1)
+    try:
         return Shard(
             str(directory / place.name),
-            int(metadata["bytes"]),
-            int(metadata["frame"], 16),
+            int(metadata[b"bytes"]),
+            int(metadata[b"frame"], 16),
             place.row_length,
             place.rows_per_block,
             np.ascontiguousarray(table),
             index.column("xxh3").to_numpy(),
             index.column("row_xxh3").combine_chunks().flatten().to_numpy(),
         )
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise MarinError(f"{path}: not a readable index ({error}); {REPAIR}") from None
     except ValueError as error:
         raise MarinError(f"{error}; {REPAIR}") from None

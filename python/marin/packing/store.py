@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from marin._native import StoreCell
+from marin._native import StoreCell, xxh3_file
 from marin.engine import Manifest, read_manifest
 from marin.errors import MarinError
 
@@ -54,21 +54,37 @@ class Store:
         names = sorted(file.name for file in self.manifest.files if file.name.startswith(prefix))
         return [self.path / name for name in names]
 
+    def verify(self, name: str) -> None:
+        """Checks the content of a cell's files. Raises `MarinError` for the first damaged one."""
+        files = {self.path / file.name: file for file in self.manifest.files}
+        for path in self.files(name):
+            if not path.is_file() or xxh3_file(path) != files[path].xxh3:
+                raise MarinError(
+                    f"{path}: missing or damaged, not as in the manifest; build the store again"
+                )
+
     def cell(self, name: str) -> StoreCell:
         """Opens the tokens of a cell for reading by document."""
-        files = self.files(name)
-        chunks = [
-            (number, position, tokens)
-            for number, path in enumerate(files)
-            for position, tokens in _token_chunks(path)
-        ]
-        opened = StoreCell([str(path) for path in files], chunks)
-        if name in self.cells and opened.documents != self.cells[name].documents:
+        files = [str(path) for path in self.files(name)]
+        chunks = self.chunks(name)
+        opened = StoreCell(files, chunks)
+        ends = [(tokens.offsets[0].as_py(), tokens.offsets[-1].as_py()) for _, _, tokens in chunks]
+        found = CellInfo(opened.documents, sum(end - begin for begin, end in ends))
+        if found != self.cells.get(name, found):
             raise MarinError(
-                f"{self.path}: cell {name} holds {opened.documents} documents, the manifest says "
-                f"{self.cells[name].documents}; build the store again"
+                f"{self.path}: cell {name} holds {found}, the manifest says {self.cells[name]}; "
+                "build the store again"
             )
         return opened
+
+    def chunks(self, name: str) -> list[tuple[int, int, pa.LargeListArray]]:
+        """Record batches of a cell: number of the file, position of the first token value in it in
+        bytes, and the `tokens` column."""
+        return [
+            (number, position, tokens)
+            for number, path in enumerate(self.files(name))
+            for position, tokens in _token_chunks(path)
+        ]
 
     def ids(self, name: str) -> pa.ChunkedArray:
         """The documents' ids, in their order."""

@@ -84,6 +84,18 @@ class Batches:
         run = self.runs[at]
         return self._first_row[at] + (step - self._first_step[at]) * run.batch_size, run
 
+    def step_of(self, row: int) -> tuple[int, BatchRun]:
+        """The step that takes a row, and its run.
+
+        Raises:
+          MarinError: the run has no such row.
+        """
+        if not 0 <= row < self.rows:
+            raise MarinError(f"row {row} of a run with {self.rows} rows")
+        at = bisect_right(self._first_row, row) - 1
+        run = self.runs[at]
+        return self._first_step[at] + (row - self._first_row[at]) // run.batch_size, run
+
     def history(self, step: int) -> tuple[tuple[int, int], ...]:
         """The batches before `step` as runs of (steps, batch size), as a cursor holds them."""
         history: list[tuple[int, int]] = []

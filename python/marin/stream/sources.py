@@ -1,22 +1,30 @@
 """Where rows come from: shards, or a plan and its store. Both give the same arrays."""
 
-from bisect import bisect_right
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from marin._native import Shard, derive_rows, xxh3_file
 from marin.engine import Manifest, read_manifest
 from marin.errors import MarinError
 from marin.packing.config import ShardConfig
+from marin.packing.layout import STAGE as PLAN_STAGE
 from marin.packing.pack import STAGE as SHARDS_STAGE
-from marin.packing.plan import STAGE as PLAN_STAGE
 from marin.packing.planned import PlannedRows
-from marin.packing.shard import REPAIR, open_shard, places
+from marin.packing.shard import (
+    REPAIR,
+    ShardPlace,
+    ShardPlaces,
+    open_shard,
+    read_index,
+    shard_ranges,
+)
 from marin.stream.batch import StageRows
 from marin.stream.buffers import RowArrays
+from marin.stream.remote import Mirror, is_remote
 
 _OPEN_SHARDS = 16
 
@@ -32,8 +40,11 @@ class Source(Protocol):
         """Fills `out` with the rows from `first` on, which are all of one length."""
 
 
-def open_source(path: Path, store: Path | None = None) -> Source:
-    """Opens a directory of shards, or a plan, whose rows are then assembled from its store."""
+def open_source(path: Path | str, store: Path | None = None) -> Source:
+    """Opens shards, here or in an object store, or a plan, whose rows are then assembled."""
+    if isinstance(path, str) and is_remote(path):
+        mirror = Mirror(path)
+        return ShardRows(mirror.path, mirror)
     stage = read_manifest(Path(path)).stage
     if stage == SHARDS_STAGE:
         return ShardRows(Path(path))
@@ -47,20 +58,24 @@ def stages_of(manifest: Manifest) -> list[StageRows]:
 
 
 class ShardRows:
-    """Rows read from shards; few are open at a time."""
+    """Rows read from shards; few are open at a time.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+      mirror: copies what is read from an object store to `path`, or None if the shards lie there.
+    """
+
+    def __init__(self, path: Path, mirror: Mirror | None = None) -> None:
         self.path = path
+        self._mirror = mirror
         self.manifest = read_manifest(path)
         if self.manifest.stage != SHARDS_STAGE:
             raise MarinError(f"{path}: a directory of stage {self.manifest.stage}, expected shards")
         parameters = self.manifest.parameters
         config = ShardConfig(parameters["shard_tokens"], parameters["block_tokens"])
         stages = [(stage.rows, stage.seq_len) for stage in stages_of(self.manifest)]
-        self._places = places(stages, config)
-        self._first = [place.first_row for place in self._places]
+        self._places = ShardPlaces(stages, config)
         self._files = {file.name: file for file in self.manifest.files}
-        self._open: dict[int, Shard] = {}
+        self._open: dict[str, tuple[Shard, pa.Table]] = {}
         self._lock = Lock()
 
     @property
@@ -71,13 +86,12 @@ class ShardRows:
         rows = len(out.cells)
         done = 0
         while done < rows:
-            number = bisect_right(self._first, first + done) - 1
-            place = self._places[number]
+            place = self._places.of(first + done)
             start = first + done - place.first_row
             count = min(place.rows - start, rows - done)
             at, to = done * row_length, (done + count) * row_length
             try:
-                self._shard(number).read(
+                self._shard(place, start, count).read(
                     start,
                     out.tokens[at:to],
                     out.segment_ids[at:to],
@@ -89,19 +103,36 @@ class ShardRows:
                 raise MarinError(f"{error}; {REPAIR}") from None
             done += count
 
-    def _shard(self, number: int) -> Shard:
+    def _shard(self, place: ShardPlace, start: int, count: int) -> Shard:
+        """The open shard, with the blocks of rows `start..start + count` at hand."""
         with self._lock:
-            shard = self._open.pop(number, None)
-            if shard is None:
-                place = self._places[number]
-                index = self.path / place.index_name
-                if not index.is_file() or xxh3_file(index) != self._files[place.index_name].xxh3:
-                    raise MarinError(f"{index}: missing or damaged; {REPAIR}")
-                shard = open_shard(self.path, place)
-            self._open[number] = shard
-            if len(self._open) > _OPEN_SHARDS:
-                self._open.pop(next(iter(self._open)))
-            return shard
+            opened = self._open.pop(place.name, None)
+            if opened is None:
+                index = self._index(place)
+                if self._mirror is not None:
+                    size, frame, _ = shard_ranges(index)
+                    self._forget(self._mirror.fetch_ranges(place.name, size, frame))
+                opened = open_shard(self.path, place, index), index
+            if self._mirror is not None:
+                size, _, blocks = shard_ranges(opened[1])
+                step = place.rows_per_block
+                needed = blocks[start // step : (start + count - 1) // step + 1]
+                self._forget(self._mirror.fetch_ranges(place.name, size, needed))
+            self._open[place.name] = opened
+            self._forget(list(self._open)[:-_OPEN_SHARDS])
+            return opened[0]
+
+    def _index(self, place: ShardPlace) -> pa.Table:
+        if self._mirror is not None:
+            self._mirror.fetch(place.index_name)
+        path = self.path / place.index_name
+        if not path.is_file() or xxh3_file(path) != self._files[place.index_name].xxh3:
+            raise MarinError(f"{path}: missing or damaged; {REPAIR}")
+        return read_index(self.path, place)
+
+    def _forget(self, names: list[str]) -> None:
+        for name in names:
+            self._open.pop(name, None)
 
 
 class VirtualRows:

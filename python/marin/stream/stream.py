@@ -11,7 +11,7 @@ from marin.errors import MarinError
 from marin.stream.batch import Batch, Batches, BatchRun, cut_into_batches
 from marin.stream.buffers import BufferPool
 from marin.stream.cursor import Cursor
-from marin.stream.sources import open_source, stages_of
+from marin.stream.sources import Source, open_source, stages_of
 
 _PREFETCH = 2
 _KEPT_BUFFERS = 8
@@ -30,7 +30,8 @@ class Stream:
             cursor = stream.cursor(batch.step + 1)
 
     Args:
-      path: shards, or a plan (then rows are assembled from the store).
+      path: shards, or a plan (then rows are assembled from the store), or the URL of shards in an
+        object store.
       reader: (index, number of readers).
       cursor: go on from here with the batches that it has seen; later ones are as scheduled, or
         as `batch_size` says.
@@ -45,7 +46,7 @@ class Stream:
 
     def __init__(
         self,
-        path: Path,
+        path: Path | str,
         *,
         reader: tuple[int, int] = (0, 1),
         cursor: Cursor | None = None,
@@ -56,16 +57,13 @@ class Stream:
         index, readers = reader
         if not 0 <= index < readers:
             raise MarinError(f"reader {index} of {readers}: expected 0 to {readers - 1}")
-        self.path = Path(path)
+        self.path = path
         self.reader = reader
-        self._source = open_source(self.path, store)
+        self._source = open_source(path, store)
         summary = self._source.manifest.summary
         scheduled = Batches([BatchRun(*run) for run in summary["runs"]])
-        if cursor is not None and cursor.plan != self.plan:
-            raise MarinError(
-                f"{self.path}: plan {self.plan[:12]}, but the cursor is of plan "
-                f"{cursor.plan[:12]}; use the shards that the run began with"
-            )
+        if cursor is not None:
+            _check_cursor(cursor, self._source)
         if tokenizer is not None and summary["tokenizer"] != tokenizer:
             raise MarinError(
                 f"{self.path}: tokens of tokenizer {summary['tokenizer']}, expected {tokenizer}; "
@@ -97,6 +95,15 @@ class Stream:
         end = first + run.batch_size * (index + 1) // readers
         return self._read(step, begin, end - begin, run.seq_len)
 
+    def rows(self, first: int, count: int) -> Batch:
+        """Any consecutive rows of one length, whoever reads them; `step` is that of the first."""
+        step, run = self.batches.step_of(first)
+        if count < 1 or self.batches.step_of(first + count - 1)[1].seq_len != run.seq_len:
+            raise MarinError(
+                f"rows {first} to {first + count - 1}: expected at least one row, all of one length"
+            )
+        return self._read(step, first, count, run.seq_len)
+
     def _read(self, step: int, first: int, rows: int, seq_len: int) -> Batch:
         arrays = self._buffers.take(rows, seq_len)
         if rows:
@@ -127,18 +134,36 @@ class Stream:
         comes when it is its turn.
         """
         first = self.start if start is None else start
+        return self.read(range(first, self.steps), prefetch=prefetch)
+
+    def read(self, steps: Sequence[int], *, prefetch: int = _PREFETCH) -> Iterator[Batch]:
+        """The batches of `steps`, in their order, `prefetch` of them ahead."""
         if prefetch < 1:
-            yield from (self.batch(step) for step in range(first, self.steps))
+            yield from map(self.batch, steps)
             return
         pool = ThreadPoolExecutor(1, thread_name_prefix="marin-stream")
-        waiting: deque[Future[Batch]] = deque()
+        ahead: deque[Future[Batch]] = deque()
         try:
-            for step in range(first, self.steps):
-                while len(waiting) <= prefetch and step + len(waiting) < self.steps:
-                    waiting.append(pool.submit(self.batch, step + len(waiting)))
-                yield waiting.popleft().result()
+            for step in steps:
+                ahead.append(pool.submit(self.batch, step))
+                if len(ahead) > prefetch:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _check_cursor(cursor: Cursor, source: Source) -> None:
+    """A cursor fits the plan it is of, and revisions of that plan that begin after it."""
+    kept: dict[str, int] = dict(source.manifest.summary["history"])
+    kept[source.plan] = source.manifest.summary["rows"]
+    if cursor.next_row > kept.get(cursor.plan, -1):
+        raise MarinError(
+            f"cursor of plan {cursor.plan[:12]} at row {cursor.next_row}, but the rows are of plan "
+            f"{source.plan[:12]}, which keeps {kept.get(cursor.plan, 0)} rows of that plan; use "
+            "the shards that the run began with"
+        )
 
 
 def _batch_sizes(

@@ -89,6 +89,23 @@ impl Packer {
         Ok(dict)
     }
 
+    fn replay(
+        &mut self,
+        py: Python<'_>,
+        offsets: PyReadonlyArray1<'_, i32>,
+        document: PyReadonlyArray1<'_, i64>,
+        start: PyReadonlyArray1<'_, i64>,
+        length: PyReadonlyArray1<'_, i32>,
+    ) -> PyResult<usize> {
+        let rows = core::Rows {
+            offsets: offsets.as_slice()?.to_vec(),
+            document: document.as_slice()?.to_vec(),
+            start: start.as_slice()?.to_vec(),
+            length: length.as_slice()?.to_vec(),
+        };
+        py.detach(|| self.0.replay(&rows)).map_err(to_py_err)
+    }
+
     fn pack<'py>(&mut self, py: Python<'py>, wanted: usize) -> PyResult<Columns<'py>> {
         let rows = py.detach(|| self.0.pack(wanted)).map_err(to_py_err)?;
         Ok((
@@ -124,6 +141,11 @@ impl StoreCell {
     #[getter]
     fn documents(&self) -> i64 {
         self.0.documents()
+    }
+
+    #[getter]
+    fn tokens(&self) -> i64 {
+        self.0.tokens()
     }
 
     fn lengths<'py>(

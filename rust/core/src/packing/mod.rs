@@ -9,6 +9,7 @@ mod assemble;
 mod best_fit;
 mod capacity;
 mod packer;
+mod replay;
 mod rows;
 mod store;
 

@@ -1,6 +1,7 @@
 //! Documents that wait, and rows that leave.
 
 use super::best_fit::best_fit;
+use super::replay::Replay;
 use super::rows::{Piece, Rows};
 use crate::{Error, Result};
 
@@ -47,9 +48,9 @@ pub struct Counts {
 
 /// A piece that waits; `ends` says that it reaches the end of its document.
 #[derive(Clone, Copy)]
-struct Waiting {
-    piece: Piece,
-    ends: bool,
+pub(super) struct Waiting {
+    pub piece: Piece,
+    pub ends: bool,
 }
 
 /// A waiting piece, or a part of one, that is short enough for a row.
@@ -165,6 +166,40 @@ impl Packer {
         self.counts.packed_tokens +=
             rows.length.iter().map(|&length| i64::from(length)).sum::<i64>();
         Ok(rows)
+    }
+
+    /// Takes rows that another plan packed out of what waits, as if `pack` had returned them. Stops
+    /// before the first row with a piece that does not wait (yet); returns how many rows it took.
+    ///
+    /// Raises an error if a row is half there: then it is not of this order of documents.
+    pub fn replay(&mut self, rows: &Rows) -> Result<usize> {
+        let mut replay = Replay::new(&self.queue);
+        let mut taken = 0;
+        while taken < rows.len() && replay.has(rows.row(taken)) {
+            for piece in rows.row(taken) {
+                let whole = self.policy == Policy::Truncate;
+                let found = replay.take(piece, whole).ok_or_else(|| {
+                    Error::invalid(format!(
+                        "tokens {} to {} of document {} stand in two rows",
+                        piece.start,
+                        piece.start + piece.length,
+                        piece.document
+                    ))
+                })?;
+                let end = piece.start + piece.length;
+                let left = found.piece.start + found.piece.length - end;
+                self.counts.truncated_tokens += if whole { left } else { 0 };
+                if piece.start == 0 && (!found.ends || left > 0) {
+                    self.counts.cut_documents += 1;
+                }
+                self.counts.packed_tokens += piece.length;
+            }
+            self.counts.rows += 1;
+            taken += 1;
+        }
+        self.queue = replay.into_queue();
+        self.ready = self.queue.iter().map(|waiting| self.usable(waiting.piece.length)).sum();
+        Ok(taken)
     }
 
     fn usable(&self, length: i64) -> i64 {

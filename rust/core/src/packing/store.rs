@@ -50,6 +50,11 @@ impl StoreCell {
         self.first[self.chunks.len()]
     }
 
+    pub fn tokens(&self) -> i64 {
+        let ends = |chunk: &TokenChunk| chunk.offsets[chunk.offsets.len() - 1] - chunk.offsets[0];
+        self.chunks.iter().map(ends).sum()
+    }
+
     /// Tokens of `document`.
     pub fn length(&self, document: i64) -> Result<i64> {
         let (chunk, at) = self.locate(document)?;
