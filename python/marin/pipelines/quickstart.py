@@ -40,7 +40,7 @@ MINIMUM_TOKENS = 80_000
 ROW_LENGTHS = ((0.0, 512), (0.5, 1024))
 """Tokens per row from these fractions of the run on."""
 
-RATE_SCALE = 8.0
+RATE_SCALE = 6.0
 """Times the compute-scaled rates, which are fitted to runs of 10^10 tokens and more."""
 
 DEVICES = 4
@@ -55,8 +55,8 @@ class QuickstartConfig:
     give a shorter run.
     """
 
-    tokens: int = 320_000
-    max_bytes: int = 48 << 20
+    tokens: int = 640_000
+    max_bytes: int = 40 << 20
     vocab_size: int = 8192
     tokenizer: str | None = None
     seed: int = 0

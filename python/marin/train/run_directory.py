@@ -27,10 +27,10 @@ class RunDirectory:
     """Paths and small files of one run."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.metrics = path / METRICS_NAME
-        self.checkpoints = path / "checkpoints"
-        self._plan = path / PLAN_NAME
+        self.path = path.absolute()  # Orbax refuses relative paths
+        self.metrics = self.path / METRICS_NAME
+        self.checkpoints = self.path / "checkpoints"
+        self._plan = self.path / PLAN_NAME
 
     @contextmanager
     def locked(self) -> Iterator[None]:
