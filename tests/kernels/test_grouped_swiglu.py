@@ -85,7 +85,7 @@ def test_kernels_lower_for_cuda_at_the_shapes_of_the_run(bench, dtype) -> None:
         return jax.ShapeDtypeStruct(dims, dtype)
 
     program = bench.lowered_for_cuda(
-        jax.grad(loss, argnums=(0, 3)),
+        jax.value_and_grad(loss, argnums=(0, 3)),
         shape(blocks * 128, width),
         shape(blocks, dtype=jnp.int32),
         shape(dtype=jnp.int32),

@@ -16,6 +16,7 @@ from marin.cli.pack import pack
 from marin.cli.params import params
 from marin.cli.quickstart import quickstart
 from marin.cli.report import report
+from marin.cli.simulate import simulate
 from marin.cli.train import app as train
 from marin.errors import MarinError
 
@@ -36,6 +37,7 @@ app.add_typer(train, name="train")
 app.command()(generate)
 app.command()(export)
 app.command()(report)
+app.add_typer(simulate, name="simulate")
 
 
 def main() -> None:

@@ -5,12 +5,13 @@ devices at once. Arrays of one expert-parallel group: experts, weights [n, T, K]
 """
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from marin.dispatch.transports import PooledWave, Ragged
+from marin.dispatch.transports import Policy, PooledWave, Ragged
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -56,16 +57,36 @@ def mix_bits(*words: NDArray[Any]) -> NDArray[np.uint32]:
     return h
 
 
+def cell_ranks(experts: NDArray[Any], weights: NDArray[Any], valid: Mask, num_experts: int) -> Ints:
+    """Rank [n, T, K] of each assignment among those of its sender to the same expert."""
+    cell = np.arange(experts.shape[0])[:, None, None] * num_experts + experts
+    return rank_in_group(_flat(cell, valid), heaviest_first(weights.ravel())).reshape(experts.shape)
+
+
 def cell_drops(
-    experts: NDArray[Any], weights: NDArray[Any], valid: Mask, num_experts: int, capacity: float
+    experts: NDArray[Any],
+    weights: NDArray[Any],
+    valid: Mask,
+    num_experts: int,
+    capacity: float,
+    rank: Ints | None = None,
 ) -> Drops:
     """Capacity per cell of one sender and one expert, lowest combine weight first: what
-    `pooled_wave` improves upon."""
-    n, tokens, k = experts.shape
-    places = math.ceil(capacity * tokens * k / num_experts)
-    cell = np.arange(n)[:, None, None] * num_experts + experts
-    rank = rank_in_group(_flat(cell, valid), heaviest_first(weights.ravel())).reshape(experts.shape)
+    `pooled_wave` improves upon. `rank`: `cell_ranks` of the same routing, if they are at hand."""
+    if rank is None:
+        rank = cell_ranks(experts, weights, valid, num_experts)
+    places = math.ceil(capacity * experts[0].size / num_experts)
     return Drops(rank >= places, np.zeros(experts.shape, bool))
+
+
+def pool_ranks(
+    experts: NDArray[Any], weights: NDArray[Any], valid: Mask, num_experts: int, policy: Policy
+) -> Ints:
+    """Rank [n, T, K] of each assignment among those of its sender to the same device."""
+    n = experts.shape[0]
+    pool = np.arange(n)[:, None, None] * n + experts // (num_experts // n)
+    keys = () if policy == "arrival" else (heaviest_first(weights.ravel()),)
+    return rank_in_group(_flat(pool, valid), *keys).reshape(experts.shape)
 
 
 def pooled_wave_drops(
@@ -74,27 +95,26 @@ def pooled_wave_drops(
     valid: Mask,
     num_experts: int,
     transport: PooledWave,
+    rank: Ints | None = None,
 ) -> Drops:
-    """What `pooled_wave` drops."""
+    """What `pooled_wave` drops. `rank`: `pool_ranks` of the same routing, if they are at hand."""
     if transport.stripe:
-        whole = PooledWave(**{**vars(transport), "stripe": False})
+        whole = replace(transport, stripe=False)
         dealt = (deal(experts), deal(weights), deal(valid))
         return Drops(*(deal_back(m) for m in pooled_wave_drops(*dealt, num_experts, whole)))
     n, tokens, k = experts.shape
-    waves, local = transport.waves, num_experts // n
+    waves = transport.waves
     wave_pool = math.ceil(math.ceil(transport.transport_capacity * tokens * k / n) / waves)
-    limit = math.ceil(transport.receiver_capacity * tokens * k / waves)
-
-    sender = np.broadcast_to(np.arange(n)[:, None, None], experts.shape)
-    destination = experts // local
-    flat_weights = weights.ravel()
-    keys = () if transport.policy == "arrival" else (heaviest_first(flat_weights),)
-    rank = rank_in_group(_flat(sender * n + destination, valid), *keys).reshape(experts.shape)
+    limit = n * math.ceil(math.ceil(transport.receiver_capacity * tokens * k / n) / waves)
+    if rank is None:
+        rank = pool_ranks(experts, weights, valid, num_experts, transport.policy)
     lost_sender = rank >= wave_pool * waves
 
     receiver = np.zeros(experts.shape, bool)
     sent = (rank >= 0) & ~lost_sender
     if wave_pool * n > limit:
+        sender = np.broadcast_to(np.arange(n)[:, None, None], experts.shape)
+        destination = experts // (num_experts // n)
         slot = rank[sent] // waves
         position = sender[sent] * wave_pool + slot
         pool = destination[sent] * waves + rank[sent] % waves

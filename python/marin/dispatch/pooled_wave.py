@@ -50,9 +50,11 @@ def exchange_bytes(
     return total
 
 
-def receiver_rows(transport: PooledWave, assignments: int) -> int:
-    """Rows a device may compute in one wave."""
-    return math.ceil(transport.receiver_capacity * assignments / transport.waves)
+def receiver_rows(transport: PooledWave, assignments: int, devices: int) -> int:
+    """Rows a device may compute in one wave; rounded as `pool_rows`, so that a receiver as large as
+    its pools never has to choose."""
+    share = math.ceil(transport.receiver_capacity * assignments / devices)
+    return devices * math.ceil(share / transport.waves)
 
 
 def moe_pooled_wave(
@@ -69,7 +71,7 @@ def moe_pooled_wave(
     waves, local_experts = transport.waves, experts.gate.shape[0]
     shape = routing.experts.shape
     wave_pool = pool_rows(transport, routing.experts.size, devices) // waves
-    limit = receiver_rows(transport, routing.experts.size)
+    limit = receiver_rows(transport, routing.experts.size, devices)
 
     valid = routing.valid[:, None]
     destination = jnp.where(valid, routing.experts // local_experts, -1)

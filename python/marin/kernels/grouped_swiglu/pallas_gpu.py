@@ -12,12 +12,13 @@ products, not TF32. Symbols: N blocks of B rows, R = N B, E experts, w and m as 
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from marin.kernels.backend import power_of_two_tile
@@ -25,9 +26,21 @@ from marin.kernels.backend import power_of_two_tile
 # Blocks whose tiles are computed together, so that the weight tiles one of them reads are still in
 # the second-level cache for the others.
 _GROUP = 8
-_COLUMNS = 128  # columns of a result's tile
-_DEPTH = 64  # elements of the summed dimension per step
-_WARPS, _STAGES = 8, 3
+_WARPS = 8
+
+
+class _Tiling(NamedTuple):
+    """columns: of a result's tile. depth: elements of the summed dimension per step. stages: steps
+    whose operands are in shared memory at a time; three of 16-bit operands take at most 192 KiB."""
+
+    columns: int
+    depth: int
+    stages: int
+
+
+def _tiling(dtype: DTypeLike) -> _Tiling:
+    return _Tiling(128, 64, 3) if jnp.dtype(dtype).itemsize == 2 else _Tiling(64, 32, 1)
+
 
 Tile = Array
 Kernel = Callable[..., None]
@@ -54,7 +67,7 @@ def forward(
             here = (place.expert, k, place.columns)
             return _dot(x, gate_ref[here]), _dot(x, up_ref[here])
 
-        g, u = _accumulate(terms, 2, rows.shape[1], place.shape)
+        g, u = _accumulate(place, terms, 2, rows.shape[1])
         out[0][place.rows, place.columns] = (jax.nn.sigmoid(g) * g * u).astype(rows.dtype)
         if save:
             out[1][place.rows, place.columns] = g.astype(rows.dtype)
@@ -68,7 +81,7 @@ def forward(
         def terms(k: Any) -> tuple[Tile, ...]:
             return (_dot(h_ref[place.rows, k], down_ref[place.expert, k, place.columns]),)
 
-        (y,) = _accumulate(terms, 1, m, place.shape)
+        (y,) = _accumulate(place, terms, 1, m)
         out[place.rows, place.columns] = y.astype(rows.dtype)
 
     (y,) = _per_block(
@@ -105,7 +118,7 @@ def backward(
             weights = down_ref[place.expert, place.columns, k]
             return (_dot(dy_ref[place.rows, k], weights, trans_b=True),)
 
-        (dh,) = _accumulate(terms, 1, w, place.shape)
+        (dh,) = _accumulate(place, terms, 1, w)
         here = (place.rows, place.columns)
         g, u = g_ref[here].astype(jnp.float32), u_ref[here].astype(jnp.float32)
         sigmoid = jax.nn.sigmoid(g)
@@ -126,7 +139,7 @@ def backward(
             through_gate = _dot(dg_ref[place.rows, k], gate_ref[here], trans_b=True)
             return (through_gate + _dot(du_ref[place.rows, k], up_ref[here], trans_b=True),)
 
-        (dx,) = _accumulate(terms, 1, m, place.shape)
+        (dx,) = _accumulate(place, terms, 1, m)
         out[place.rows, place.columns] = dx.astype(dtype)
 
     (dx,) = _per_block(
@@ -145,14 +158,15 @@ def backward(
     return dx, gradient(rows, dg), gradient(rows, du), gradient(h, dy)
 
 
-class _Place:
-    """Which tile of the result a program computes: its rows, its columns and their expert."""
+class _Place(NamedTuple):
+    """Which tile of the result a program computes: its rows, its columns and their expert; and how
+    many elements of the summed dimension it takes per step."""
 
-    def __init__(self, expert: Array, block: Array, tile: Array, rows: int, columns: int) -> None:
-        self.expert = expert
-        self.shape = (rows, columns)
-        self.rows = pl.ds(block * rows, rows)
-        self.columns = pl.ds(tile * columns, columns)
+    expert: Array
+    rows: Any
+    columns: Any
+    shape: tuple[int, int]
+    depth: int
 
 
 def _per_block(
@@ -165,7 +179,8 @@ def _per_block(
     """Runs `kernel(place, inputs..., outputs...)` for every tile of every used block."""
     blocks = expert_of_block.shape[0]
     rows, width = out_shapes[0].shape[0] // blocks, out_shapes[0].shape[1]
-    columns = power_of_two_tile(width, _COLUMNS)
+    tiling = _tiling(out_shapes[0].dtype)
+    columns = power_of_two_tile(width, tiling.columns)
     tiles = width // columns
 
     def body(owner_ref: Any, used_ref: Any, *refs: Any) -> None:
@@ -176,13 +191,15 @@ def _per_block(
 
         @pl.when(block < used_ref[0])
         def _() -> None:
-            kernel(_Place(owner_ref[block], block, tile, rows, columns), *refs)
+            where = (pl.ds(block * rows, rows), pl.ds(tile * columns, columns))
+            shape = (rows, columns)
+            kernel(_Place(owner_ref[block], *where, shape, tiling.depth), *refs)
 
     call = pl.pallas_call(
         body,
         out_shape=out_shapes,
         grid=(blocks * tiles,),
-        compiler_params=plgpu.CompilerParams(num_warps=_WARPS, num_stages=_STAGES),
+        compiler_params=plgpu.CompilerParams(num_warps=_WARPS, num_stages=tiling.stages),
         interpret=interpret,
         name=f"grouped_swiglu_{kernel.__name__}",
     )
@@ -194,11 +211,12 @@ def _weight_gradient(
 ) -> Callable[[Float[Array, "R a"], Float[Array, "R b"]], Float[Array, "E a b"]]:
     """Per expert the product of `left` transposed and `right` over the rows of its blocks."""
     experts = starts.shape[0] - 1
-    step = min(rows, _DEPTH)
 
     def gradient(left: Float[Array, "R a"], right: Float[Array, "R b"]) -> Float[Array, "E a b"]:
-        height = power_of_two_tile(left.shape[1], _COLUMNS)
-        width = power_of_two_tile(right.shape[1], _COLUMNS)
+        tiling = _tiling(left.dtype)
+        step = min(rows, tiling.depth)
+        height = power_of_two_tile(left.shape[1], tiling.columns)
+        width = power_of_two_tile(right.shape[1], tiling.columns)
         down, across = left.shape[1] // height, right.shape[1] // width
 
         def kernel(starts_ref: Any, left_ref: Any, right_ref: Any, out: Any) -> None:
@@ -219,7 +237,7 @@ def _weight_gradient(
             kernel,
             out_shape=jax.ShapeDtypeStruct((experts, left.shape[1], right.shape[1]), jnp.float32),
             grid=(experts * down * across,),
-            compiler_params=plgpu.CompilerParams(num_warps=_WARPS, num_stages=_STAGES),
+            compiler_params=plgpu.CompilerParams(num_warps=_WARPS, num_stages=tiling.stages),
             interpret=interpret,
             name="grouped_swiglu_weight_gradient",
         )
@@ -230,15 +248,15 @@ def _weight_gradient(
 
 
 def _accumulate(
-    terms: Callable[[Any], tuple[Tile, ...]], count: int, depth: int, shape: tuple[int, int]
+    place: _Place, terms: Callable[[Any], tuple[Tile, ...]], count: int, depth: int
 ) -> tuple[Tile, ...]:
     """The float32 sums of `count` tiles over all steps of a summed dimension of `depth`."""
-    step = power_of_two_tile(depth, _DEPTH)
+    step = power_of_two_tile(depth, place.depth)
 
     def body(i: Array, sums: tuple[Tile, ...]) -> tuple[Tile, ...]:
         return tuple(s + t for s, t in zip(sums, terms(pl.ds(i * step, step)), strict=True))
 
-    zeros = tuple(jnp.zeros(shape, jnp.float32) for _ in range(count))
+    zeros = tuple(jnp.zeros(place.shape, jnp.float32) for _ in range(count))
     sums: tuple[Tile, ...] = jax.lax.fori_loop(0, depth // step, body, zeros)
     return sums
 
