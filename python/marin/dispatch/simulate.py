@@ -116,8 +116,9 @@ def drop_table(group: Group, num_experts: int, study: DropStudy) -> list[dict[st
         table.append(row("cell", capacity, False, drops, capacity))
         transport = PooledWave(study.waves, capacity, capacity)
         for stripe in (False, True):
-            tokens = striped if stripe else plain
-            drops = pooled_wave_drops(*tokens, num_experts, transport, rank=in_pool[stripe])
+            experts, weights, valid = striped if stripe else plain
+            rank = in_pool[stripe]
+            drops = pooled_wave_drops(experts, weights, valid, num_experts, transport, rank)
             table.append(row("pooled_wave", capacity, stripe, drops, capacity))
     nothing = np.zeros(group.experts.shape, bool)
     table.append(row("ragged", None, False, Drops(nothing, nothing), None))
