@@ -12,6 +12,7 @@ from marin.cli.dedup import dedup
 from marin.cli.export import export
 from marin.cli.generate import generate
 from marin.cli.mix import app as mix_app
+from marin.cli.ladder import ladder
 from marin.cli.pack import pack
 from marin.cli.params import params
 from marin.cli.quickstart import quickstart
@@ -36,6 +37,7 @@ app.command()(params)
 app.add_typer(train, name="train")
 app.command()(generate)
 app.command()(export)
+app.add_typer(ladder)
 app.command()(report)
 app.add_typer(simulate, name="simulate")
 

@@ -1,0 +1,236 @@
+"""A ladder of training runs: rungs of one recipe and their evaluations.
+
+A grid file is JSON: `{"rungs": [{"name", "active_params", "tokens", "train_flops", "steps", ...,
+"<metric>": [[step, value], ...]}]}`. Every key whose value is a list of pairs is a metric; steps
+count from 0, so that the evaluation after the last step `steps - 1` stands at progress 1. A rung
+without evaluations is one to forecast. Figures are parameters, tokens and FLOPs of the whole run.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from marin.errors import MarinError
+from marin.ladder.history import read_history
+
+Array = npt.NDArray[np.float64]
+Curve = tuple[tuple[float, ...], tuple[float, ...]]
+
+MINIMUM_RUNGS = 3
+# What has to be equal in all rungs, where a grid or a run states it: everything that is not size.
+RECIPE_KEYS = (
+    "recipe", "seq_len", "experts", "top_k", "capacity", "mixture", "data", "tokenizer", "vocab",
+    "optimizer", "schedule", "warmup", "floor_fraction", "transport",
+)  # fmt: skip
+_STEPS_AGREE = 0.02  # relative: figures are published rounded, steps x batch is exact
+_MOST_EVALUATIONS = 40  # of one rung; more are averaged over windows
+_WINDOWS = 20
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One run. `metrics`: name -> (steps, values); `figures`: everything else the grid says."""
+
+    name: str
+    active_params: float
+    tokens: float
+    train_flops: float
+    steps: int
+    metrics: Mapping[str, Curve] = field(default_factory=dict)
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    def curve(self, metric: str) -> tuple[Array, Array]:
+        """Progress in (0, 1] and values, each [n]; dense curves are averaged over 5 % windows."""
+        steps, values = (np.asarray(column, np.float64) for column in self.metrics[metric])
+        progress = np.minimum((steps + 1) / self.steps, 1.0)
+        if len(progress) <= _MOST_EVALUATIONS:
+            return progress, values
+        window = np.ceil(progress * _WINDOWS - 1e-9).astype(int)
+        kept = np.unique(window)
+        return (
+            np.array([progress[window == w].mean() for w in kept]),
+            np.array([values[window == w].mean() for w in kept]),
+        )
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Rungs in the order of their FLOPs, and the metric that is compared between them."""
+
+    rungs: tuple[Rung, ...]
+    metric: str
+    source: str = "ladder"
+
+    @property
+    def fitted(self) -> tuple[Rung, ...]:
+        """The rungs that have evaluations of the metric."""
+        return tuple(rung for rung in self.rungs if self.metric in rung.metrics)
+
+    def rung(self, name: str) -> Rung | None:
+        return next((rung for rung in self.rungs if rung.name == name), None)
+
+
+def build_ladder(rungs: Sequence[Rung], metric: str | None, source: str) -> Ladder:
+    """Checks that the rungs can be compared and picks the metric.
+
+    Raises:
+      MarinError: fewer than three rungs have evaluations, they do not share the metric, or their
+        recipes differ.
+    """
+    ordered = tuple(sorted(rungs, key=lambda rung: (rung.train_flops, rung.name)))
+    names = [rung.name for rung in ordered]
+    for name in names:
+        if names.count(name) > 1:
+            raise MarinError(
+                f"{source}: rung {name} appears {names.count(name)} times; name each once"
+            )
+    evaluated = [rung for rung in ordered if rung.metrics]
+    if len(evaluated) < MINIMUM_RUNGS:
+        found = ", ".join(rung.name for rung in evaluated) or "none"
+        raise MarinError(
+            f"{source}: {len(evaluated)} rungs with evaluations ({found}); a fit needs at least "
+            f"{MINIMUM_RUNGS}"
+        )
+    chosen = _choose_metric(evaluated, metric, source)
+    _check_recipes(ordered, source)
+    sizes = {rung.train_flops for rung in evaluated}
+    if len(sizes) < MINIMUM_RUNGS:
+        raise MarinError(
+            f"{source}: only {len(sizes)} different computes among {len(evaluated)} rungs; a fit "
+            f"needs at least {MINIMUM_RUNGS}"
+        )
+    return Ladder(ordered, chosen, source)
+
+
+def _choose_metric(evaluated: Sequence[Rung], metric: str | None, source: str) -> str:
+    common = set.intersection(*(set(rung.metrics) for rung in evaluated))
+    if metric is None:
+        if not common:
+            listed = "; ".join(f"{rung.name}: {', '.join(rung.metrics)}" for rung in evaluated)
+            raise MarinError(f"{source}: no metric is in every rung ({listed})")
+        # The evaluation that names a loss says what a run is worth; otherwise the first by name.
+        return min(common, key=lambda name: ("loss" not in name, name == "loss", name))
+    missing = [rung.name for rung in evaluated if metric not in rung.metrics]
+    if missing:
+        have = ", ".join(sorted(common)) or "none"
+        raise MarinError(
+            f"{source}: metric {metric} is missing in {', '.join(missing)}; metrics of all rungs: "
+            f"{have}"
+        )
+    return metric
+
+
+def _check_recipes(rungs: Sequence[Rung], source: str) -> None:
+    for key in RECIPE_KEYS:
+        stated = [(rung.name, rung.recipe[key]) for rung in rungs if key in rung.recipe]
+        for name, value in stated[1:]:
+            if value != stated[0][1]:
+                raise MarinError(
+                    f"{source}: mixed recipes: {key} is {stated[0][1]} in {stated[0][0]} and "
+                    f"{value} in {name}; a ladder compares runs of one recipe"
+                )
+
+
+def load_grid(path: Path, metric: str | None = None) -> Ladder:
+    """Reads a grid file.
+
+    Raises:
+      MarinError: the file cannot be read, a figure or an evaluation is unusable, or the rungs
+        cannot be compared.
+    """
+    try:
+        raw = json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a text file"
+        raise MarinError(f"{path}: {reason}; expected a grid of rungs as JSON") from None
+    except ValueError as error:
+        raise MarinError(f"{path}: no JSON ({error})") from None
+    entries = raw.get("rungs") if isinstance(raw, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise MarinError(f"{path}: no list `rungs` of objects; expected a grid of rungs")
+    rungs = [rung_from(entry, path, path.parent) for entry in entries]
+    return build_ladder(rungs, metric, str(path))
+
+
+def rung_from(entry: Mapping[str, Any], path: Path, folder: Path) -> Rung:
+    """One rung of a grid; `history` names a file of evaluations relative to `folder`."""
+    name = str(entry.get("name", "?"))
+    where = f"{path}, rung {name}"
+    curves: dict[str, Curve] = {}
+    if "history" in entry:
+        for metric, (steps, values) in read_history(folder / str(entry["history"])).items():
+            curves[metric] = checked_curve(steps, values, f"{where}, {metric}", None)
+    steps_total = int(_figure(entry, "steps", where))
+    for key, value in entry.items():
+        if _is_curve(value):
+            try:
+                pairs = [(float(step), float(figure)) for step, figure in value]
+            except (TypeError, ValueError):
+                raise MarinError(
+                    f"{where}, {key}: expected pairs [step, value] of numbers"
+                ) from None
+            curves[key] = checked_curve(
+                [pair[0] for pair in pairs],
+                [pair[1] for pair in pairs],
+                f"{where}, {key}",
+                steps_total,
+            )
+    tokens = _figure(entry, "tokens", where)
+    if {"batch_sequences", "seq_len"} <= entry.keys():
+        exact = steps_total * float(entry["batch_sequences"]) * float(entry["seq_len"])
+        if abs(exact / tokens - 1) <= _STEPS_AGREE:
+            tokens = exact
+    active = _figure(entry, "active_params", where)
+    return Rung(
+        name=name,
+        active_params=active,
+        tokens=tokens,
+        train_flops=_figure(entry, "train_flops", where, default=6 * active * tokens),
+        steps=steps_total,
+        metrics=curves,
+        recipe={key: entry[key] for key in RECIPE_KEYS if key in entry},
+        figures={key: value for key, value in entry.items() if not _is_curve(value)},
+    )
+
+
+def checked_curve(
+    steps: Sequence[float], values: Sequence[float], where: str, total: int | None
+) -> Curve:
+    """A curve whose steps rise strictly and whose values are finite.
+
+    Raises:
+      MarinError: they do not, or a step lies beyond the run's `total` steps.
+    """
+    for index, (step, value) in enumerate(zip(steps, values, strict=True)):
+        if index and step <= steps[index - 1]:
+            raise MarinError(
+                f"{where}: step {step:g} follows step {steps[index - 1]:g}; steps must rise strictly"
+            )
+        if not np.isfinite(value):
+            raise MarinError(
+                f"{where}: the value at step {step:g} is {value}; drop that evaluation"
+            )
+        if step < 0 or (total is not None and step > total):
+            raise MarinError(f"{where}: step {step:g} lies outside the run's {total} steps")
+    return tuple(steps), tuple(values)
+
+
+def _is_curve(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(pair, list) and len(pair) == 2 for pair in value)
+    )
+
+
+def _figure(entry: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
+    value = entry.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise MarinError(f"{where}: {key} is {value!r}; expected a positive number")
+    return float(value)

@@ -1,0 +1,126 @@
+"""The forecast on ladders whose truth is known, and on the published one."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from marin.errors import MarinError
+from marin.ladder import Ladder, Model, Rung, build_ladder, find_target, forecast
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [{"rung_noise": 0.003}, {"noise": 0.003}, {"rung_noise": 0.0021, "noise": 0.0021}],
+    ids=["whole rungs", "evaluations", "both"],
+)
+def test_truth_lies_in_the_interval_at_300_times_the_compute(
+    truth: Callable[..., object], noise: dict[str, float]
+) -> None:
+    draws = 34
+    hits = 0
+    for seed in range(draws):
+        ladder, target, value = truth(points=5, **noise).ladder(seed)
+        band = forecast(ladder, target, Model()).band
+        hits += bool(band.low[-1] <= value <= band.high[-1])
+    assert hits >= round(0.85 * draws)
+
+
+def test_without_noise_the_truth_is_in_a_narrow_interval(truth: Callable[..., object]) -> None:
+    ladder, target, value = truth(rungs=6, span=1e4, beyond=10).ladder()
+    band = forecast(ladder, target, Model()).band
+    assert band.low[-1] <= value <= band.high[-1]
+    assert band.high[-1] - band.low[-1] < 0.03 * value
+
+
+def test_published_final_forecast(published: Ladder) -> None:
+    result = forecast(published, find_target(published, "d6144"), Model())
+    assert 2.00 <= result.baseline[-1] <= 2.08
+    assert result.band.low[-1] < 2.04 < result.band.high[-1]
+    assert np.all(np.diff(result.band.middle) < 0)
+    assert np.all((result.band.low < result.band.middle) & (result.band.middle < result.band.high))
+    assert list(result.extended) == ["d2048"]
+    np.testing.assert_allclose(result.extended["d2048"].progress, [0.85, 0.9, 0.95, 1.0])
+
+
+def test_the_order_of_rungs_in_the_grid_does_not_matter(published: Ladder) -> None:
+    shuffled = build_ladder(published.rungs[::-1], None, "shuffled")
+    one = forecast(published, find_target(published, "d6144"), Model(floor=1.5))
+    other = forecast(shuffled, find_target(shuffled, "d6144"), Model(floor=1.5))
+    np.testing.assert_array_equal(one.band.middle, other.band.middle)
+
+
+def test_unit_of_compute_does_not_matter(truth: Callable[..., object]) -> None:
+    ladder, target, _ = truth(noise=0.003).ladder()
+    scaled = replace(
+        ladder, rungs=tuple(replace(r, train_flops=r.train_flops * 1e-15) for r in ladder.rungs)
+    )
+    one = forecast(ladder, target, Model())
+    other = forecast(scaled, replace(target, train_flops=target.train_flops * 1e-15), Model())
+    np.testing.assert_allclose(one.band.middle, other.band.middle, rtol=1e-9)
+
+
+def test_a_metric_that_reaches_zero_is_forecast_without_logs(truth: Callable[..., object]) -> None:
+    ladder, target, _ = truth().ladder()
+    drops = [0.04, 0.03, 0.02, 0.0]
+    rungs = [
+        replace(rung, metrics={"drop_fraction": ((99.0, 9_999.0), (0.0, drop))})
+        for rung, drop in zip(ladder.rungs, drops, strict=True)
+    ]
+    band = forecast(build_ladder(rungs, None, "drops"), target, Model()).band
+    assert np.all(np.isfinite(band.middle))
+    assert band.low[-1] < 0 < band.high[-1]
+
+
+def test_a_growing_metric_is_extrapolated_upwards(truth: Callable[..., object]) -> None:
+    ladder, target, _ = truth().ladder()
+    rungs = [
+        replace(rung, metrics={"grad_norm": ((4_999.0, 9_999.0), (0.5 * 1.2**i, 0.4 * 1.2**i))})
+        for i, rung in enumerate(ladder.rungs)
+    ]
+    band = forecast(build_ladder(rungs, None, "norms"), target, Model()).band
+    assert band.middle[-1] > 0.4 * 1.2**3
+    assert band.low[-1] < 0.4 * 1.2 ** (3 + 3 * np.log(300) / np.log(170)) < band.high[-1]
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("d2048", "has evaluations"),
+        ("1e21", "inside the fitted range"),
+        ("9.2e21", "inside the fitted range"),
+        ("d9999", "expected a rung without evaluations (d6144)"),
+        ("1e25,1e13", "FLOPS,TOKENS,PARAMS"),
+        ("-1e25", "positive"),
+        ("nan", "positive"),
+        ("inf", "positive"),
+    ],
+)
+def test_targets_that_are_no_extrapolation_are_refused(
+    published: Ladder, target: str, says: str
+) -> None:
+    with pytest.raises(MarinError, match=None) as refusal:
+        find_target(published, target)
+    assert says in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_bare_flops_take_tokens_and_parameters_from_the_ladders_trend(published: Ladder) -> None:
+    target = find_target(published, "2.7e24")
+    assert target.tokens == pytest.approx(18e12, rel=0.35)
+    assert target.active_params == pytest.approx(22.8e9, rel=0.35)
+
+
+@pytest.mark.parametrize("floor", [-0.1, 2.48, 3.0])
+def test_a_floor_outside_of_its_range_is_refused(published: Ladder, floor: float) -> None:
+    with pytest.raises(MarinError, match="--floor"):
+        forecast(published, find_target(published, "d6144"), Model(floor=floor))
+
+
+def test_many_evaluations_are_averaged_over_windows() -> None:
+    steps = tuple(float(step) for step in range(1000))
+    rung = Rung("r", 1.0, 1.0, 1.0, 1000, {"loss": (steps, steps)})
+    progress, values = rung.curve("loss")
+    assert len(progress) == 20
+    np.testing.assert_allclose(values, progress * 1000 - 1)
