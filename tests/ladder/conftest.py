@@ -63,6 +63,6 @@ def published_path() -> Path:
     return PUBLISHED
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def truth() -> Callable[..., Truth]:
     return Truth

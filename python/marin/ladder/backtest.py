@@ -84,7 +84,7 @@ def backtests(
             Backtest(
                 protocol, ladder.fitted[rung].name, wanted.progress, values[held],
                 middle, low, high,
-                _baseline(ladder, rung, wanted.progress, baseline_floor(values, model.floor)),
+                _baseline(ladder, rung, wanted.progress, baseline_floor(values[seen], model.floor)),
             )
         )  # fmt: skip
     return results

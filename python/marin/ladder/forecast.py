@@ -1,15 +1,18 @@
 """From the rungs' evaluations to the whole trajectory of a bigger run, with 90 % intervals."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from marin.errors import MarinError
 from marin.ladder.grid import Array, Ladder, Rung
 from marin.ladder.joint import LOSS, OTHER, Points
 from marin.ladder.posterior import Measure, Posterior, Sizes, infer
 from marin.ladder.published import FLOOR, baseline
+
+Mask = npt.NDArray[np.bool_]
 
 LOW, MIDDLE, HIGH = 0.05, 0.5, 0.95
 _LOSS_NAMES = ("loss", "nll", "bpb", "cross_entropy", "perplexity")
@@ -85,7 +88,7 @@ def find_target(ladder: Ladder, text: str) -> Target:
     if rung is not None:
         if ladder.metric in rung.metrics:
             raise MarinError(
-                f"--target {text}: that rung has evaluations of {ladder.metric}, so it is fitted and "
+                f"--target {text}: that rung has evaluations of {ladder.metric}, so it is fitted, "
                 "not forecast; name a rung without evaluations or give FLOPs"
             )
         target = Target(rung.name, rung.train_flops, rung.tokens, rung.active_params)
@@ -108,8 +111,8 @@ def _figures(ladder: Ladder, text: str) -> Target:
         figures = []
     if len(figures) not in (1, 3) or not all(0 < figure < float("inf") for figure in figures):
         raise MarinError(
-            f"--target {text}: expected a rung without evaluations ({names or 'the grid has none'}) "
-            "or FLOPS or FLOPS,TOKENS,PARAMS as positive numbers"
+            f"--target {text}: expected a rung without evaluations ({names or 'it has none'}) or "
+            "FLOPS or FLOPS,TOKENS,PARAMS as positive numbers"
         )
     if len(figures) == 3:
         return Target(f"{figures[0]:.3g} FLOPs", figures[0], figures[1], figures[2])
@@ -193,14 +196,14 @@ def check_floor(values: Array, floor: float | None, ladder: Ladder) -> None:
     lowest = float(values.min())
     if floor is not None and not 0 <= floor < lowest:
         raise MarinError(
-            f"--floor {floor:g}: the lowest {ladder.metric} is {lowest:.4f}; a floor lies between 0 "
-            "and that"
+            f"--floor {floor:g}: the lowest {ladder.metric} is {lowest:.4f}; a floor lies between "
+            "0 and that"
         )
 
 
 def predict(
     observed: Points, values: Array, wanted: Points, sizes: Sizes, model: Model, metric: str
-) -> list[tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], Posterior]]:
+) -> list[tuple[Mask, Posterior]]:
     """Posteriors over parts of `wanted`: masks [m] that cover it once, the latest part last.
 
     What lies in the burn-in is forecast from everything, what lies after it from what lies after.
@@ -208,7 +211,7 @@ def predict(
     loss = is_loss(metric)
     scales = LOSS if loss else OTHER
     if not model.exponent_varies:
-        scales = type(scales)(**{**scales.__dict__, "slope_change": 0.0})
+        scales = replace(scales, slope_change=0.0)
     late = wanted.progress > model.burn_in + 1e-3
     kept = observed.progress > model.burn_in + 1e-3
     if len(np.unique(observed.rung[kept])) < 2:
@@ -224,9 +227,7 @@ def predict(
     return parts
 
 
-def quantiles(
-    parts: list[tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], Posterior]], count: int
-) -> Array:
+def quantiles(parts: list[tuple[Mask, Posterior]], count: int) -> Array:
     """Low, middle and high [3, m] over all parts."""
     result = np.empty((3, count))
     for mask, posterior in parts:
@@ -235,7 +236,7 @@ def quantiles(
 
 
 def _band(
-    parts: list[tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], Posterior]],
+    parts: list[tuple[Mask, Posterior]],
     wanted: Points,
     rung: int,
 ) -> Band:

@@ -114,8 +114,8 @@ def _choose_metric(evaluated: Sequence[Rung], metric: str | None, source: str) -
         if not common:
             listed = "; ".join(f"{rung.name}: {', '.join(rung.metrics)}" for rung in evaluated)
             raise MarinError(f"{source}: no metric is in every rung ({listed})")
-        # The evaluation that names a loss says what a run is worth; otherwise the first by name.
-        return min(common, key=lambda name: ("loss" not in name, name == "loss", name))
+        # What an evaluation calls a loss says most about a run; then the training loss.
+        return min(common, key=lambda name: (_rank(name), name))
     missing = [rung.name for rung in evaluated if metric not in rung.metrics]
     if missing:
         have = ", ".join(sorted(common)) or "none"
@@ -124,6 +124,13 @@ def _choose_metric(evaluated: Sequence[Rung], metric: str | None, source: str) -
             f"{have}"
         )
     return metric
+
+
+def _rank(metric: str) -> int:
+    if metric == "loss":
+        return 1
+    evaluated = any(word in metric for word in ("eval", "valid", "paloma", "held"))
+    return 0 if evaluated and "loss" in metric else 2 + ("loss" not in metric)
 
 
 def _check_recipes(rungs: Sequence[Rung], source: str) -> None:
@@ -144,6 +151,11 @@ def load_grid(path: Path, metric: str | None = None) -> Ladder:
       MarinError: the file cannot be read, a figure or an evaluation is unusable, or the rungs
         cannot be compared.
     """
+    return build_ladder(read_rungs(path), metric, str(path))
+
+
+def read_rungs(path: Path) -> list[Rung]:
+    """The rungs of a grid file, in its order, not compared yet."""
     try:
         raw = json.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -154,17 +166,16 @@ def load_grid(path: Path, metric: str | None = None) -> Ladder:
     entries = raw.get("rungs") if isinstance(raw, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise MarinError(f"{path}: no list `rungs` of objects; expected a grid of rungs")
-    rungs = [rung_from(entry, path, path.parent) for entry in entries]
-    return build_ladder(rungs, metric, str(path))
+    return [rung_from(entry, path) for entry in entries]
 
 
-def rung_from(entry: Mapping[str, Any], path: Path, folder: Path) -> Rung:
-    """One rung of a grid; `history` names a file of evaluations relative to `folder`."""
+def rung_from(entry: Mapping[str, Any], path: Path) -> Rung:
+    """One rung of the grid at `path`; `history` names a file of evaluations beside it."""
     name = str(entry.get("name", "?"))
     where = f"{path}, rung {name}"
     curves: dict[str, Curve] = {}
     if "history" in entry:
-        for metric, (steps, values) in read_history(folder / str(entry["history"])).items():
+        for metric, (steps, values) in read_history(path.parent / str(entry["history"])).items():
             curves[metric] = checked_curve(steps, values, f"{where}, {metric}", None)
     steps_total = int(_figure(entry, "steps", where))
     for key, value in entry.items():
@@ -210,7 +221,7 @@ def checked_curve(
     for index, (step, value) in enumerate(zip(steps, values, strict=True)):
         if index and step <= steps[index - 1]:
             raise MarinError(
-                f"{where}: step {step:g} follows step {steps[index - 1]:g}; steps must rise strictly"
+                f"{where}: step {step:g} follows step {steps[index - 1]:g}; steps must rise"
             )
         if not np.isfinite(value):
             raise MarinError(
@@ -231,6 +242,10 @@ def _is_curve(value: object) -> bool:
 
 def _figure(entry: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
     value = entry.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value < float("inf")
+    ):
         raise MarinError(f"{where}: {key} is {value!r}; expected a positive number")
     return float(value)

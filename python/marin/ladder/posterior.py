@@ -19,8 +19,8 @@ from marin.ladder.joint import Array, JointModel, Link, Noise, Points, Scales
 
 Measure = Literal["flops", "parameters_tokens", "both"]
 
-# Floor / lowest value: the published 1.5 of 2.47 is 0.61, refits of public dense ladders lie between
-# 0.5 and 0.75 (Hoffmann et al. 2022; Besiroglu et al. 2024).
+# Floor / lowest value: the published 1.5 of 2.47 is 0.61, refits of public dense ladders lie
+# between 0.5 and 0.75 (Hoffmann et al. 2022; Besiroglu et al. 2024).
 FLOOR_PRIOR = (6.0, 4.0)
 _FLOOR_RANGE = (0.02, 0.98)
 _COARSE, _FINE = 9, 17

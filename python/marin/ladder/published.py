@@ -1,12 +1,12 @@
 """The published forecast, which is the baseline: `L = floor + A C^-alpha` at each matched progress.
 
-Every progress point is fitted alone, by least squares of log(L - floor) on log C over the rungs that
-have reached it; rungs are read between their evaluations by linear interpolation. A rung that ended
-early is extended at the trend of the others plus its own last offset, as the published fit did for
-its fourth rung.
+Every progress point is fitted alone, by least squares of log(L - floor) on log C over the rungs
+that have reached it; rungs are read between their evaluations by linear interpolation. A rung that
+ended early is extended at the trend of the others plus its own last offset, as the published fit
+did for its fourth rung.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def interpolate(curve: tuple[Array, Array], progress: Array) -> Array:
 
 
 def power_law(compute: Array, values: Array, floor: float) -> tuple[float, float]:
-    """(log A, alpha) of `values = floor + A compute^-alpha` by least squares in logs, NaNs left out.
+    """(log A, alpha) of `values = floor + A compute^-alpha`: least squares in logs, NaNs left out.
 
     Fewer than two usable points give NaN.
     """
@@ -75,7 +75,9 @@ def _complete(
     return completed
 
 
-def _trend(curves: Curves, compute: Array, at: float, floor: float):  # type: ignore[no-untyped-def]
+def _trend(curves: Curves, compute: Array, at: float, floor: float) -> Callable[[Array], Array]:
+    """The matched-progress fits of `curves`, read at the compute `at`."""
+
     def value(progress: Array) -> Array:
         rows = np.array([interpolate(curve, progress) for curve in curves])
         fits = [power_law(compute, rows[:, i], floor) for i in range(len(progress))]

@@ -1,0 +1,195 @@
+"""The rungs of one recipe: their sizes, batches, steps, rates and cost.
+
+Every rung sees the same tokens per active parameter; everything that is not size (experts, top-k,
+capacity, data, row length) is the big run's. For the published big run the rungs are the published
+ones; for another they stand at the same fractions of its width, with depth as width^0.78 (the
+published rungs' mean) and batches as the square root of tokens.
+"""
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marin.errors import MarinError
+from marin.model import HeroConfig, preset
+from marin.model.count import active_parameters, total_parameters, train_flops_per_token
+from marin.model.presets import PRESETS
+from marin.train.config import TrainConfig
+from marin.train.edge import CONFIG_NAME, config_from, write_config
+from marin.train.rates import compute_scaled_rates
+
+TOKENS_PER_PARAMETER = 791.0  # active ones; of the published ladder
+_PUBLISHED = ("d768", "d1024", "d1536", "d2048", "d6144")
+_WIDTHS = (1 / 8, 1 / 6, 1 / 4, 1 / 3)  # of the big run's
+_DEPTH_POWER = 0.78
+_BATCH_POWER = 0.5
+_KEYS = {"batch", "seq_len", "tokens_per_parameter"}
+
+
+@dataclass(frozen=True)
+class PlannedRung:
+    """One run to train; `share` is its FLOPs over the big run's."""
+
+    name: str
+    model: HeroConfig
+    batch: int
+    seq_len: int
+    steps: int
+    share: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.seq_len * self.steps
+
+    @property
+    def active_params(self) -> int:
+        return active_parameters(self.model)
+
+    @property
+    def train_flops(self) -> float:
+        return train_flops_per_token(self.model, self.seq_len) * self.tokens
+
+    def answer(self) -> dict[str, Any]:
+        """The rung's line in the table and in JSON."""
+        rates = compute_scaled_rates(self.tokens, self.model.hidden, self.batch * self.seq_len)
+        return {
+            "name": self.name,
+            "hidden": self.model.hidden,
+            "layers": self.model.layers,
+            "heads": self.model.heads,
+            "kv_local": self.model.kv_local,
+            "kv_global": self.model.kv_global,
+            "batch": self.batch,
+            "seq_len": self.seq_len,
+            "steps": self.steps,
+            "tokens": self.tokens,
+            "active_params": self.active_params,
+            "total_params": total_parameters(self.model),
+            "train_flops": self.train_flops,
+            "muonh_peak": rates.muonh,
+            "adam_peak": rates.adam,
+            "share": self.share,
+        }
+
+
+def plan(hero: Path | None = None) -> tuple[PlannedRung, ...]:
+    """The rungs from the smallest to the big run itself, which comes last.
+
+    Args:
+      hero: TOML with `[model]` (a preset or fields, as `marin train` takes it) and `[ladder]`:
+        `batch` in rows, `seq_len`, `tokens_per_parameter`. Without it, the published ladder.
+
+    Raises:
+      MarinError: the file cannot be read, or a key is unknown or wrong.
+    """
+    model, settings = (preset(_PUBLISHED[-1]), {}) if hero is None else _read(hero)
+    published = PRESETS[_PUBLISHED[-1]]
+    batch = int(settings.get("batch", published.batch))
+    seq_len = int(settings.get("seq_len", published.seq_len))
+    ratio = float(settings.get("tokens_per_parameter", TOKENS_PER_PARAMETER))
+    if model == published.config and not settings.keys() & {"batch", "seq_len"}:
+        sizes = [(name, PRESETS[name].config, PRESETS[name].batch) for name in _PUBLISHED]
+    else:
+        sizes = [
+            *(
+                (f"d{small.hidden}", small, _batch(small, model, batch))
+                for small in _smaller(model)
+            ),
+            (f"d{model.hidden}", model, batch),
+        ]
+    rungs = [
+        PlannedRung(name, config, rows, seq_len, _steps(config, rows * seq_len, ratio))
+        for name, config, rows in sizes
+    ]
+    whole = rungs[-1].train_flops
+    return tuple(dataclasses.replace(rung, share=rung.train_flops / whole) for rung in rungs)
+
+
+def write_configs(rungs: tuple[PlannedRung, ...], out: Path) -> list[Path]:
+    """Writes `OUT/<rung>/config.toml`, a `marin train` configuration of each rung.
+
+    Each expects its packed rows in `shards` and trains into `run`, both beside the file.
+
+    Raises:
+      MarinError: one of them exists.
+    """
+    paths = [out / rung.name / CONFIG_NAME for rung in rungs]
+    for path in paths:
+        if path.exists():
+            raise MarinError(f"{path}: exists; choose another directory for the plan")
+    for rung, path in zip(rungs, paths, strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        config = TrainConfig(shards=Path("shards"), run=Path("run"), model=rung.model)
+        write_config(config, path.parent)
+    return paths
+
+
+def _smaller(model: HeroConfig) -> list[HeroConfig]:
+    """The smaller rungs: whole heads, the big run's proportions, at least one KV head."""
+    found: list[HeroConfig] = []
+    for width in _WIDTHS:
+        heads = round(model.heads * width)
+        if heads < 1 or heads in [rung.heads for rung in found]:
+            continue
+        share = heads / model.heads
+        kv_local = _divisor(heads, model.kv_local * share)
+        found.append(
+            dataclasses.replace(
+                model,
+                hidden=round(model.hidden * share),
+                layers=max(1, round(model.layers * share**_DEPTH_POWER)),
+                heads=heads,
+                kv_local=kv_local,
+                kv_global=_divisor(kv_local, model.kv_global * share),
+                latent=round(model.latent * share),
+                expert_width=round(model.expert_width * share),
+            )
+        )
+    if len(found) < 3:
+        raise MarinError(
+            f"model: {model.heads} heads leave {len(found)} smaller rungs, and a fit needs 3; take "
+            "a model with more heads"
+        )
+    return found
+
+
+def _divisor(number: int, near: float) -> int:
+    """The divisor of `number` that is closest to `near`, the smaller of two."""
+    return min(
+        (candidate for candidate in range(1, number + 1) if number % candidate == 0),
+        key=lambda candidate: (abs(candidate - near), candidate),
+    )
+
+
+def _batch(small: HeroConfig, hero: HeroConfig, batch: int) -> int:
+    share = active_parameters(small) / active_parameters(hero)
+    return max(1, round(batch * share**_BATCH_POWER))
+
+
+def _steps(model: HeroConfig, batch_tokens: int, ratio: float) -> int:
+    return max(1, round(ratio * active_parameters(model) / batch_tokens))
+
+
+def _read(path: Path) -> tuple[HeroConfig, Mapping[str, Any]]:
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise MarinError(f"{path}: {error.strerror}; expected the big run as TOML") from None
+    except ValueError as error:
+        raise MarinError(f"{path}: not valid TOML ({error})") from None
+    settings = values.get("ladder", {})
+    if not isinstance(settings, dict) or not isinstance(values.get("model"), dict):
+        raise MarinError(f"{path}: expected a table [model], and [ladder] beside it")
+    for key, value in settings.items():
+        if key not in _KEYS:
+            raise MarinError(
+                f"{path}: ladder.{key}: unknown key; known: {', '.join(sorted(_KEYS))}"
+            )
+        whole = key == "tokens_per_parameter" or isinstance(value, int)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not whole or value <= 0:
+            raise MarinError(f"{path}: ladder.{key} is {value!r}; expected a positive number")
+    plain = {"model": values["model"], "shards": ".", "run": "."}
+    return config_from(plain, str(path)).model, settings

@@ -1,0 +1,165 @@
+"""Pre-registration: what is forecast, from what, and how it will be judged, before the run.
+
+One Markdown file for people, with one JSON block for `watch`. It is written once and never over.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import marin
+from marin._native import xxh3_file
+from marin.engine import atomic_file
+from marin.errors import MarinError
+from marin.ladder.answer import forecast_answer
+from marin.ladder.forecast import Model, Target
+from marin.ladder.grid import RECIPE_KEYS, Ladder
+
+FORMAT = "marin-ladder-registration-1"
+PERSISTENCE = 3  # evaluations in a row outside the band, on one side
+_FENCE = "```json"
+
+
+def register(
+    ladder: Ladder,
+    target: Target,
+    model: Model,
+    sources: Sequence[Path],
+    out: Path,
+    *,
+    tolerance: float,
+    date: datetime | None = None,
+) -> dict[str, Any]:
+    """Writes the registration of a forecast to `out` and returns its JSON block.
+
+    Args:
+      tolerance: relative; the hypothesis holds if the outcome differs by no more.
+      date: of the registration; now if not given.
+
+    Raises:
+      MarinError: `out` exists or its folder does not, or the tolerance is not in (0, 1).
+    """
+    if out.exists():
+        raise MarinError(
+            f"{out}: exists, and a registration is never overwritten; name another file"
+        )
+    if not out.parent.is_dir():
+        raise MarinError(f"{out}: its folder does not exist; create it or name another file")
+    if not 0 < tolerance < 1:
+        raise MarinError(
+            f"--tolerance {tolerance:g}: expected a share between 0 and 1, such as 0.02"
+        )
+    forecast = forecast_answer(ladder, target, model)
+    block = {
+        "format": FORMAT,
+        "date": (date or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "version": marin.__version__,
+        "data": {str(file): xxh3_file(file) for source in sources for file in _files(source)},
+        "metric": ladder.metric,
+        "tolerance": tolerance,
+        "rule": {"burn_in": model.burn_in, "persistence": PERSISTENCE},
+        "recipe": _recipe(ladder, target),
+        "normal": _normal(ladder),
+        "forecast": forecast,
+    }
+    with atomic_file(out) as partial:
+        partial.write_text(_markdown(block), encoding="utf-8")
+    return block
+
+
+def read_registration(path: Path) -> dict[str, Any]:
+    """The JSON block of a registration.
+
+    Raises:
+      MarinError: the file cannot be read or holds no registration.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        block = json.loads(text.split(_FENCE, 1)[1].split("```", 1)[0])
+    except OSError as error:
+        raise MarinError(f"{path}: {error.strerror}; expected a registration") from None
+    except (IndexError, ValueError):
+        raise MarinError(f"{path}: no JSON block; expected a registration") from None
+    if not isinstance(block, dict) or block.get("format") != FORMAT:
+        raise MarinError(f"{path}: not a registration of the format {FORMAT}")
+    return block
+
+
+def _files(source: Path) -> list[Path]:
+    if source.is_file():
+        return [source]
+    return [source / name for name in ("config.toml", "plan.json", "metrics.jsonl")]
+
+
+def _recipe(ladder: Ladder, target: Target) -> dict[str, Any]:
+    """The recipe of the target if the grid states it, else the one that the rungs share."""
+    named = ladder.rung(target.name)
+    for rung in ([named] if named is not None else []) + list(ladder.fitted):
+        if rung.recipe:
+            return {key: rung.recipe[key] for key in RECIPE_KEYS if key in rung.recipe}
+    return {}
+
+
+def _normal(ladder: Ladder) -> dict[str, float]:
+    """The largest value that any rung showed of what should stay small or near its usual size."""
+    largest: dict[str, float] = {}
+    for rung in ladder.fitted:
+        for name, (_, values) in rung.metrics.items():
+            if name in ("drop_fraction", "grad_norm"):
+                largest[name] = max(largest.get(name, 0.0), max(values))
+    return largest
+
+
+def _markdown(block: dict[str, Any]) -> str:
+    forecast, rule, metric = block["forecast"], block["rule"], block["metric"]
+    target, final = forecast["target"], forecast["final"]
+    rows = [
+        f"| {rung['name']} | {rung['train_flops']:.3g} | {rung['tokens']:.3g} | "
+        f"{rung['active_params']:.3g} | {rung['progress']:.0%} | {rung['last']:.4f} |"
+        for rung in forecast["rungs"]
+    ]
+    lines = [
+        f"# Forecast of {target['name']}: {metric}",
+        "",
+        f"Registered {block['date']}, marin {block['version']}, before the run.",
+        "",
+        f"**Hypothesis.** The rungs' trend holds {target['extrapolation']:.3g} times beyond the "
+        "largest of them.",
+        "",
+        f"**Target.** {target['train_flops']:.3g} FLOPs, {target['tokens']:.3g} tokens, "
+        f"{target['active_params']:.3g} active parameters: {metric} {final['loss']:.4f} at "
+        f"{final['progress']:.0%} of the run, 90 % interval {final['low']:.4f} to "
+        f"{final['high']:.4f} (baseline {final['baseline']:.4f}).",
+        "",
+        f"**Tolerance.** The forecast holds if the outcome lies within {block['tolerance']:.1%}.",
+        "",
+        f"**Rule.** Off track: {rule['persistence']} evaluations in a row on one side of the 90 % "
+        f"band, after {rule['burn_in']:.0%} of the run. Another recipe than the registered one, or "
+        "drops far beyond the rungs', voids the comparison.",
+        "",
+        "| rung | FLOPs | tokens | active | progress | last |",
+        "|---|---|---|---|---|---|",
+        *rows,
+        "",
+        _backtest_line(forecast["backtest_summary"].get("all")),
+        "",
+        "Data:",
+        *(f"- `{name}` xxh3 `{checksum}`" for name, checksum in block["data"].items()),
+        "",
+        _FENCE,
+        json.dumps(block, indent=1, sort_keys=True),
+        "```",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _backtest_line(summary: dict[str, Any] | None) -> str:
+    if summary is None:
+        return "The ladder is too short for backtests."
+    return (
+        f"Backtests of the same model on this ladder: mean absolute error {summary['error']:.4f} "
+        f"over {summary['points']} points (baseline {summary['baseline_error']:.4f}), "
+        f"{summary['covered']:.0%} inside the 90 % interval."
+    )

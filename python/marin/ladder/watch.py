@@ -1,0 +1,101 @@
+"""A run against its registration: on track or not, by the rule that was stated beforehand."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from marin.ladder.answer import number
+from marin.ladder.grid import Rung
+
+_SIZE_TOLERANCE = 0.02  # relative; published figures are rounded
+# What makes a run another experiment than the one registered; other differences are only named.
+_VOIDING = ("recipe", "seq_len", "mixture", "data", "tokenizer", "transport", "capacity", "vocab")
+_DROP_EXCESS = 0.02  # of assignments, beyond twice the most that any rung dropped
+
+
+def watch(rung: Rung, registration: Mapping[str, Any]) -> dict[str, Any]:
+    """Judges every evaluation of a run that has some of the registered metric.
+
+    `verdict` is "on track", "off track" or "void"; `evaluations` says for each its progress, value,
+    band and side ("inside", "above", "below", or "burn-in").
+    """
+    metric, rule, forecast = (registration[key] for key in ("metric", "rule", "forecast"))
+    progress, values = rung.curve(metric)
+    low, middle, high = (
+        np.interp(progress, forecast["progress"], forecast[key]) for key in ("low", "loss", "high")
+    )
+    sides = [
+        "burn-in" if at <= rule["burn_in"] + 1e-3 else _side(value, bottom, top)
+        for at, value, bottom, top in zip(progress, values, low, high, strict=True)
+    ]
+    since = _persistent(sides, int(rule["persistence"]))
+    differences = _differences(rung, registration)
+    void = [entry["what"] for entry in differences if entry["voids"]]
+    verdict = "void" if void else "on track" if since is None else "off track"
+    finished = progress[-1] >= 1 - 1e-3
+    error = float(values[-1] / middle[-1] - 1)
+    return {
+        "run": rung.name,
+        "metric": metric,
+        "verdict": verdict,
+        "since": None if since is None else number(progress[since]),
+        "progress": number(progress[-1]),
+        "value": number(values[-1]),
+        "forecast": number(middle[-1]),
+        "error": number(error),
+        "finished": bool(finished),
+        "within_tolerance": abs(error) <= registration["tolerance"] if finished else None,
+        "differences": differences,
+        "evaluations": [
+            {
+                "progress": number(at),
+                "value": number(value),
+                "forecast": number(centre),
+                "low": number(bottom),
+                "high": number(top),
+                "side": side,
+            }
+            for at, value, centre, bottom, top, side in zip(
+                progress, values, middle, low, high, sides, strict=True
+            )
+        ],
+    }
+
+
+def _side(value: float, low: float, high: float) -> str:
+    return "above" if value > high else "below" if value < low else "inside"
+
+
+def _persistent(sides: Sequence[str], persistence: int) -> int | None:
+    """Where the first stretch of `persistence` evaluations on one side outside begins."""
+    length = 0
+    for index, side in enumerate(sides):
+        outside = side in ("above", "below")
+        length = (length + 1 if index and side == sides[index - 1] else 1) if outside else 0
+        if length == persistence:
+            return index - persistence + 1
+    return None
+
+
+def _differences(rung: Rung, registration: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What differs from the registered run: sizes, recipe, drops."""
+    target = registration["forecast"]["target"]
+    found = []
+    for key in ("train_flops", "tokens", "active_params"):
+        registered, run = float(target[key]), float(getattr(rung, key))
+        if abs(run / registered - 1) > _SIZE_TOLERANCE:
+            found.append(_difference(key, registered, run, voids=True))
+    for key, registered in registration["recipe"].items():
+        if key in rung.recipe and rung.recipe[key] != registered:
+            found.append(_difference(key, registered, rung.recipe[key], voids=key in _VOIDING))
+    usual = registration["normal"].get("drop_fraction")
+    if usual is not None and "drop_fraction" in rung.metrics:
+        dropped = float(rung.curve("drop_fraction")[1][-1])
+        if dropped > 2 * usual + _DROP_EXCESS:
+            found.append(_difference("drop_fraction", usual, dropped, voids=True))
+    return found
+
+
+def _difference(what: str, registered: object, run: object, *, voids: bool) -> dict[str, Any]:
+    return {"what": what, "registered": registered, "run": run, "voids": voids}

@@ -1,0 +1,143 @@
+"""Registrations, and runs that are held against them."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marin.errors import MarinError
+from marin.ladder import Ladder, Model, Rung, find_target, fit_law
+from marin.ladder.page import ladder_page
+from marin.ladder.register import read_registration, register
+from marin.ladder.watch import watch
+
+DATE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def registered(tmp_path_factory: pytest.TempPathFactory, published: Ladder) -> Path:
+    folder = tmp_path_factory.mktemp("registered")
+    (folder / "grid.json").write_text("{}")
+    out = folder / "forecast.md"
+    target = find_target(published, "d6144")
+    register(
+        published, target, Model(floor=1.5), [folder / "grid.json"], out, tolerance=0.01, date=DATE
+    )
+    return out
+
+
+def _run(published: Ladder, block: dict[str, Any], change: Callable[[int, float], float]) -> Rung:
+    """The forecast itself as a run, with `change` on each of its 20 values."""
+    hero = published.rung("d6144")
+    assert hero is not None
+    forecast = block["forecast"]
+    steps = tuple(round(p * hero.steps) - 1 for p in forecast["progress"])
+    values = tuple(change(i, value) for i, value in enumerate(forecast["loss"]))
+    return replace(hero, metrics={published.metric: (steps, values)})
+
+
+def test_a_registration_says_what_it_will_be_judged_by(registered: Path) -> None:
+    text = registered.read_text()
+    block = read_registration(registered)
+    assert block["date"] == "2026-01-02T03:04:05Z"
+    assert block["rule"] == {"burn_in": 0.1, "persistence": 3}
+    assert list(block["data"].values()) != [""]
+    assert all(word in text for word in ("Hypothesis", "Target", "Tolerance", "Rule", "xxh3"))
+
+
+def test_a_registration_is_never_overwritten(registered: Path, published: Ladder) -> None:
+    before = registered.read_bytes()
+    with pytest.raises(MarinError, match="never overwritten"):
+        register(
+            published, find_target(published, "d6144"), Model(), [], registered, tolerance=0.01
+        )
+    assert registered.read_bytes() == before
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 1.0, -1.0, float("nan")])
+def test_a_tolerance_outside_of_its_range_is_refused(
+    published: Ladder, tmp_path: Path, tolerance: float
+) -> None:
+    with pytest.raises(MarinError, match="--tolerance"):
+        register(
+            published, find_target(published, "d6144"), Model(), [], tmp_path / "f.md",
+            tolerance=tolerance,
+        )  # fmt: skip
+
+
+def test_the_forecast_itself_is_on_track(registered: Path, published: Ladder) -> None:
+    block = read_registration(registered)
+    verdict = watch(_run(published, block, lambda _, value: value), block)
+    assert verdict["verdict"] == "on track"
+    assert verdict["finished"]
+    assert verdict["within_tolerance"]
+    assert verdict["differences"] == []
+
+
+def test_leaving_the_band_for_good_is_off_track(registered: Path, published: Ladder) -> None:
+    block = read_registration(registered)
+    run = _run(published, block, lambda i, value: value + (0.2 if i >= 10 else 0))
+    verdict = watch(run, block)
+    assert verdict["verdict"] == "off track"
+    assert verdict["since"] == pytest.approx(0.55, abs=1e-3)
+    assert verdict["within_tolerance"] is False
+
+
+def test_two_bad_evaluations_or_a_bad_start_are_not_off_track(
+    registered: Path, published: Ladder
+) -> None:
+    block = read_registration(registered)
+    run = _run(published, block, lambda i, value: value + (0.2 if i in (0, 1, 10, 11) else 0))
+    assert watch(run, block)["verdict"] == "on track"
+
+
+def test_sides_that_alternate_are_not_persistent(registered: Path, published: Ladder) -> None:
+    block = read_registration(registered)
+    run = _run(published, block, lambda i, value: value + (0.2 if i % 2 else -0.2))
+    assert watch(run, block)["verdict"] == "on track"
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [({"recipe": {"seq_len": 65_536}}, "seq_len"), ({"tokens": 9e12}, "tokens")],
+)
+def test_another_recipe_voids_the_comparison(
+    registered: Path, published: Ladder, change: dict[str, Any], what: str
+) -> None:
+    block = read_registration(registered)
+    run = replace(_run(published, block, lambda _, value: value), **change)
+    verdict = watch(run, block)
+    assert verdict["verdict"] == "void"
+    assert [entry["what"] for entry in verdict["differences"]] == [what]
+
+
+def test_drops_far_beyond_the_rungs_void_the_comparison(
+    registered: Path, published: Ladder
+) -> None:
+    block = read_registration(registered) | {"normal": {"drop_fraction": 0.04}}
+    run = _run(published, block, lambda _, value: value)
+    for dropped, verdict in ((0.05, "on track"), (0.4, "void")):
+        metrics = {**run.metrics, "drop_fraction": ((99.0,), (dropped,))}
+        assert watch(replace(run, metrics=metrics), block)["verdict"] == verdict
+
+
+@pytest.mark.parametrize("text", ["", "# no block", "```json\n{", "```json\n[]\n```"])
+def test_what_is_no_registration_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "forecast.md"
+    path.write_text(text)
+    with pytest.raises(MarinError, match="registration"):
+        read_registration(path)
+
+
+def test_the_page_shows_everything_in_one_file(registered: Path, published: Ladder) -> None:
+    block = read_registration(registered)
+    verdict = watch(_run(published, block, lambda _, value: value), block)
+    html = ladder_page(published, fit_law(published, floor=1.5), block["forecast"], verdict).html()
+    assert html.count("<svg") >= 8
+    assert all(word in html for word in ("Forecast", "Rungs", "Backtests", "Watch", "on track"))
+    assert "<script" not in html
+    json.dumps(verdict)
