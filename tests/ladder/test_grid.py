@@ -58,7 +58,7 @@ def _value(value: object) -> Change:
     [
         (_drop_two, "2 rungs with evaluations (d768, d1024); a fit needs at least 3"),
         (_rename, "no metric is in every rung"),
-        (_swap, "d768, dropless_paloma_macro_loss: step 1712 follows step 2283"),
+        (_swap, "d768, dropless_paloma_macro_loss: step 2283 follows step 2854"),
         (_set(1, "seq_len", 8192), "mixed recipes: seq_len is 4096 in d768 and 8192 in d1024"),
         (_set(0, "mixture", "a"), None),
         (_set(0, "steps", 100), "outside the run's 100 steps"),

@@ -50,7 +50,7 @@ def test_another_hero_gets_rungs_of_its_own_recipe(tmp_path: Path) -> None:
     assert len({(r.model.experts, r.model.top_k, r.model.head_dim, r.seq_len) for r in rungs}) == 1
     assert all(a.train_flops < b.train_flops for a, b in pairwise(rungs))
     for rung in rungs:
-        assert rung.tokens == pytest.approx(100 * rung.active_params, rel=0.05)
+        assert rung.tokens == pytest.approx(100 * rung.answer()["active_params"], rel=0.05)
         assert rung.model.heads % rung.model.kv_local == 0
         assert rung.model.kv_local % rung.model.kv_global == 0
 

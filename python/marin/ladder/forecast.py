@@ -116,12 +116,10 @@ def _figures(ladder: Ladder, text: str) -> Target:
         )
     if len(figures) == 3:
         return Target(f"{figures[0]:.3g} FLOPs", figures[0], figures[1], figures[2])
-    # Along the ladder: tokens and parameters both follow the rungs' own trend in FLOPs.
-    logs = np.log([[r.train_flops, r.tokens, r.active_params] for r in ladder.fitted])
-    tokens, params = (
-        float(np.exp(np.polyval(np.polyfit(logs[:, 0], logs[:, column], 1), np.log(figures[0]))))
-        for column in (1, 2)
-    )
+    # As the largest rung grown at its tokens per parameter: FLOPs go as tokens times parameters.
+    largest = max(ladder.fitted, key=lambda rung: rung.train_flops)
+    growth = (figures[0] / largest.train_flops) ** 0.5
+    tokens, params = growth * largest.tokens, growth * largest.active_params
     return Target(f"{figures[0]:.3g} FLOPs", figures[0], tokens, params)
 
 

@@ -134,14 +134,14 @@ class Linear:
 
     def evidence(self, noise: Noise) -> float:
         count = len(self.residual)
-        factor = np.linalg.cholesky(self._covariance(noise, count))
+        factor = np.asarray(np.linalg.cholesky(self._covariance(noise, count)), np.float64)
         whitened = _solve(factor, self.residual)
         return float(self.jacobian - 0.5 * whitened @ whitened - np.log(np.diag(factor)).sum())
 
     def condition(self, noise: Noise) -> Conditional:
         count = len(self.residual)
         covariance = self._covariance(noise, len(self.weight))
-        factor = np.linalg.cholesky(covariance[:count, :count])
+        factor = np.asarray(np.linalg.cholesky(covariance[:count, :count]), np.float64)
         solved = _solve(factor, np.column_stack([self.residual, covariance[:count, count:]]))
         whitened, cross = solved[:, 0], solved[:, 1:]
         variance = np.diag(covariance)[count:] - (cross**2).sum(axis=0)

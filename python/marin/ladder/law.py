@@ -14,10 +14,10 @@ import numpy as np
 from scipy.optimize import minimize, minimize_scalar, nnls
 
 from marin.ladder.grid import MINIMUM_RUNGS, Array, Ladder
-from marin.ladder.published import interpolate, power_law
+from marin.ladder.published import interpolate
 
 _STEP = 0.05  # of a run, between matched progress points
-_GRID = 400
+_GRID = 200
 _HIGHEST = 0.999  # of the lowest value: where the floor's range ends
 _EXPONENTS = np.linspace(0.05, 1.0, 20)
 _RATIO_SPREAD = 0.2  # of log tokens per parameter; less does not tell N from D
@@ -62,7 +62,7 @@ def fit_law(ladder: Ladder, *, floor: float | None, burn_in: float = 0.0) -> Law
 def matched(ladder: Ladder, burn_in: float) -> tuple[Array, Array]:
     """Progress [p] and the rungs' values [rungs, p] there, NaN where a rung has not been."""
     curves = [rung.curve(ladder.metric) for rung in ladder.fitted]
-    progress = np.arange(1, round(1 / _STEP) + 1) * _STEP
+    progress = np.asarray(np.arange(1, round(1 / _STEP) + 1) * _STEP, np.float64)
     progress = progress[progress > burn_in + 1e-3]
     values = np.array([interpolate(curve, progress) for curve in curves])
     usable = np.isfinite(values).sum(axis=0) >= MINIMUM_RUNGS
@@ -72,8 +72,15 @@ def matched(ladder: Ladder, burn_in: float) -> tuple[Array, Array]:
 
 
 def _lines(compute: Array, values: Array, floor: float) -> tuple[Array, Array, Array]:
-    fits = np.array([power_law(compute, column, floor) for column in values.T])
-    log_scale, exponent = fits[:, 0], fits[:, 1]
+    """log scale [p], exponent [p] and relative residuals [rungs, p]: a line in logs per point."""
+    seen = np.isfinite(values)
+    count = seen.sum(axis=0)
+    x = np.where(seen, np.log(compute)[:, None], 0.0)
+    y = np.log(np.where(seen, values - floor, 1.0))
+    x_mean, y_mean = x.sum(axis=0) / count, y.sum(axis=0) / count
+    centred = np.where(seen, x - x_mean, 0.0)
+    exponent = -(centred * y).sum(axis=0) / (centred**2).sum(axis=0)
+    log_scale = y_mean + exponent * x_mean
     fitted = floor + np.exp(log_scale - exponent * np.log(compute)[:, None])
     return log_scale, exponent, values / fitted - 1
 
@@ -103,10 +110,11 @@ def fit_parts(ladder: Ladder) -> PartsLaw | None:
             [np.ones_like(last), np.exp(-exponents[0] * params), np.exp(-exponents[1] * tokens)],
             axis=1,
         )
-        return nnls(columns / last[:, None], np.ones_like(last))
+        weights, error = nnls(columns / last[:, None], np.ones_like(last))
+        return np.asarray(weights), float(error)
 
     def cost(exponents: Array) -> float:
-        return float(solve(exponents)[1]) if np.all(exponents > 0) else 1e9
+        return solve(exponents)[1] if np.all(exponents > 0) else 1e9
 
     starts = [np.array([a, b]) for a in _EXPONENTS for b in _EXPONENTS]
     best = sorted(starts, key=cost)[:3]

@@ -10,12 +10,13 @@ import dataclasses
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from marin.errors import MarinError
 from marin.model import HeroConfig, preset
-from marin.model.count import active_parameters, total_parameters, train_flops_per_token
+from marin.model.count import parts, train_flops_per_token
 from marin.model.presets import PRESETS
 from marin.train.config import TrainConfig
 from marin.train.edge import CONFIG_NAME, config_from, write_config
@@ -45,15 +46,12 @@ class PlannedRung:
         return self.batch * self.seq_len * self.steps
 
     @property
-    def active_params(self) -> int:
-        return active_parameters(self.model)
-
-    @property
     def train_flops(self) -> float:
-        return train_flops_per_token(self.model, self.seq_len) * self.tokens
+        return _flops_per_token(self.model, self.seq_len) * self.tokens
 
     def answer(self) -> dict[str, Any]:
         """The rung's line in the table and in JSON."""
+        active, total = _parameters(self.model)
         rates = compute_scaled_rates(self.tokens, self.model.hidden, self.batch * self.seq_len)
         return {
             "name": self.name,
@@ -66,8 +64,8 @@ class PlannedRung:
             "seq_len": self.seq_len,
             "steps": self.steps,
             "tokens": self.tokens,
-            "active_params": self.active_params,
-            "total_params": total_parameters(self.model),
+            "active_params": active,
+            "total_params": total,
             "train_flops": self.train_flops,
             "muonh_peak": rates.muonh,
             "adam_peak": rates.adam,
@@ -127,6 +125,19 @@ def write_configs(rungs: tuple[PlannedRung, ...], out: Path) -> list[Path]:
     return paths
 
 
+# Counting traces the whole model, which takes a large part of a second.
+@cache
+def _parameters(model: HeroConfig) -> tuple[int, int]:
+    """Active and total parameters."""
+    counted = parts(model).values()
+    return sum(part.active for part in counted), sum(part.total for part in counted)
+
+
+@cache
+def _flops_per_token(model: HeroConfig, seq_len: int) -> float:
+    return train_flops_per_token(model, seq_len)
+
+
 def _smaller(model: HeroConfig) -> list[HeroConfig]:
     """The smaller rungs: whole heads, the big run's proportions, at least one KV head."""
     found: list[HeroConfig] = []
@@ -165,12 +176,12 @@ def _divisor(number: int, near: float) -> int:
 
 
 def _batch(small: HeroConfig, hero: HeroConfig, batch: int) -> int:
-    share = active_parameters(small) / active_parameters(hero)
-    return max(1, round(batch * share**_BATCH_POWER))
+    share = float(_parameters(small)[0] / _parameters(hero)[0])
+    return max(1, round(batch * float(share**_BATCH_POWER)))
 
 
 def _steps(model: HeroConfig, batch_tokens: int, ratio: float) -> int:
-    return max(1, round(ratio * active_parameters(model) / batch_tokens))
+    return max(1, round(ratio * _parameters(model)[0] / batch_tokens))
 
 
 def _read(path: Path) -> tuple[HeroConfig, Mapping[str, Any]]:

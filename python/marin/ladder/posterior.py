@@ -6,7 +6,7 @@ tens of evaluations do tell, stand at their mode. Everything is deterministic: n
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
@@ -63,6 +63,8 @@ class Posterior:
     means: Array
     deviations: Array
     noise: Noise
+    least: float = -np.inf
+    """What no value lies below; quantiles end there."""
 
     @property
     def floor(self) -> tuple[float, float, float]:
@@ -70,7 +72,8 @@ class Posterior:
         order = np.argsort(self.floors, kind="stable")
         mass = np.cumsum(self.weights[order])
         low, high = (
-            self.floors[order][min(np.searchsorted(mass, q), len(mass) - 1)] for q in (0.05, 0.95)
+            self.floors[order][min(int(np.searchsorted(mass, q)), len(mass) - 1)]
+            for q in (0.05, 0.95)
         )
         return float(self.weights @ self.floors), float(low), float(high)
 
@@ -90,7 +93,7 @@ class Posterior:
                 weights @ ndtr((self._linked(middle, floors) - means) / deviations) < probability
             )
             low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return np.asarray(0.5 * (low + high))
+        return np.asarray(np.maximum(0.5 * (low + high), self.least))
 
     def _value(self, linked: Array, floors: Array) -> Array:
         if self.unit is not None:
@@ -121,9 +124,9 @@ def infer(
     model = JointModel(observed, values, wanted, sizes.ratio, scales)
     lowest = float(values.min())
     if lowest <= 0:
-        return _integrate(
-            model, [(Link(0.0, float(np.abs(values).mean()) or 1.0), 0.0)], sizes, measure
-        )
+        link = Link(0.0, float(np.abs(values).mean()) or 1.0)
+        posterior = _integrate(model, [(link, 0.0)], sizes, measure)
+        return posterior if lowest < 0 else replace(posterior, least=0.0)
     if floor is not None or not floored:
         return _integrate(model, [(Link(floor or 0.0), 0.0)], sizes, measure)
     shares = np.linspace(*_FLOOR_RANGE, _COARSE)

@@ -64,7 +64,7 @@ def _complete(
     completed = values.copy()
     for rung in range(len(curves)):
         beyond = progress > ends[rung] + _REACH
-        others = np.flatnonzero(ends > ends[rung] + _REACH)
+        others = np.flatnonzero(ends > ends[rung] + _REACH).tolist()
         if not beyond.any() or len(others) < 2:
             continue
         known, seen = curves[rung]
