@@ -18,7 +18,7 @@ from marin.ladder import Ladder, Model, Rung, build_ladder, find_target, forecas
 def test_truth_lies_in_the_interval_at_300_times_the_compute(
     truth: Callable[..., object], noise: dict[str, float]
 ) -> None:
-    draws = 34
+    draws = 28
     hits = 0
     for seed in range(draws):
         ladder, target, value = truth(points=5, **noise).ladder(seed)

@@ -11,8 +11,8 @@ import typer
 from marin.cli.dedup import dedup
 from marin.cli.export import export
 from marin.cli.generate import generate
-from marin.cli.mix import app as mix_app
 from marin.cli.ladder import ladder
+from marin.cli.mix import app as mix_app
 from marin.cli.pack import pack
 from marin.cli.params import params
 from marin.cli.quickstart import quickstart
