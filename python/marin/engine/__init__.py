@@ -3,7 +3,13 @@
 from marin.engine.files import atomic_file, write_json
 from marin.engine.manifest import FileEntry, Manifest, read_manifest, verify_files, write_manifest
 from marin.engine.progress import Progress, Silent
-from marin.engine.stage import StageDir, finished_stage, stage_directory
+from marin.engine.stage import (
+    StageDir,
+    Unfinished,
+    finished_stage,
+    planning,
+    stage_directory,
+)
 from marin.engine.workers import Engine, Local, Ray, engine_for
 
 __all__ = [
@@ -15,9 +21,11 @@ __all__ = [
     "Ray",
     "Silent",
     "StageDir",
+    "Unfinished",
     "atomic_file",
     "engine_for",
     "finished_stage",
+    "planning",
     "read_manifest",
     "stage_directory",
     "verify_files",

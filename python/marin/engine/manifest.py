@@ -74,10 +74,14 @@ def write_manifest(
     inputs: Mapping[str, str],
     rows: Mapping[str, int],
     summary: Mapping[str, Any] | None = None,
+    known: Mapping[str, FileEntry] | None = None,
 ) -> Manifest:
-    """Finishes `directory`: checksums the files named in `rows` and writes the manifest."""
+    """Finishes `directory`: checksums the files named in `rows`, but for those in `known`, and
+    writes the manifest."""
+    known = known or {}
     files = tuple(
-        FileEntry(
+        known.get(name)
+        or FileEntry(
             name=name,
             rows=rows[name],
             bytes=(directory / name).stat().st_size,

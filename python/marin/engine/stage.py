@@ -10,9 +10,11 @@ directory and a finished one is never redone:
     stage.manifest
 """
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from typing import Any
 from marin.engine.files import PARTIAL_PREFIX
 from marin.engine.manifest import (
     MANIFEST_NAME,
+    FileEntry,
     Manifest,
     fingerprint,
     read_manifest,
@@ -29,6 +32,23 @@ from marin.engine.manifest import (
 from marin.errors import MarinError
 
 _HASH_DIGITS = 12
+
+
+_planning = ContextVar("planning", default=False)
+
+
+class Unfinished(Exception):
+    """Inside `planning()`: the stage whose directory this names would have work to do."""
+
+
+@contextmanager
+def planning() -> Iterator[None]:
+    """Stages called inside return finished directories and raise `Unfinished` before any work."""
+    token = _planning.set(True)
+    try:
+        yield
+    finally:
+        _planning.reset(token)
 
 
 @dataclass
@@ -51,8 +71,14 @@ class StageDir:
             raise RuntimeError(f"stage {self.stage} in {self.path} has not been finished")
         return self._manifest
 
-    def finish(self, rows: Mapping[str, int], summary: Mapping[str, Any] | None = None) -> None:
-        """Writes the manifest: `rows` names every file of the directory with its rows."""
+    def finish(
+        self,
+        rows: Mapping[str, int],
+        summary: Mapping[str, Any] | None = None,
+        known: Mapping[str, FileEntry] | None = None,
+    ) -> None:
+        """Writes the manifest: `rows` names every file of the directory with its rows; `known`
+        are entries of files whose checksums another manifest has, such as hard links."""
         self._manifest = write_manifest(
             self.path,
             self.stage,
@@ -60,6 +86,7 @@ class StageDir:
             inputs=self.inputs,
             rows=rows,
             summary=summary,
+            known=known,
         )
 
 
@@ -78,11 +105,20 @@ def stage_directory(
 
     Whole files of an unfinished stage stay, so that it can go on from them; partial ones go. A
     finished directory whose files are missing or cut counts as unfinished: its manifest goes.
+
+    Raises:
+      MarinError: the named directory holds another result.
+      Unfinished: inside `planning()`, where the stage would have work to do.
     """
-    identity = {"stage": stage, "parameters": parameters, "inputs": inputs}
+    # As JSON reads back, so that a tuple in a configuration equals the list in the manifest.
+    identity = json.loads(
+        json.dumps({"stage": stage, "parameters": dict(parameters), "inputs": dict(inputs)})
+    )
     path = directory or root / f"{stage}-{fingerprint(identity)[:_HASH_DIGITS]}"
-    path.mkdir(parents=True, exist_ok=True)
     manifest = finished_stage(path)
+    if manifest is None and _planning.get():
+        raise Unfinished(path)
+    path.mkdir(parents=True, exist_ok=True)
     if manifest is not None and identity != {
         "stage": manifest.stage,
         "parameters": manifest.parameters,
