@@ -2,6 +2,8 @@ import logging
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from marin import MarinError
@@ -130,6 +132,20 @@ def test_the_byte_limit_holds_and_files_of_one_name_go_together(tmp_path: Path) 
     families = [row["path"].rpartition("/")[2] for row in rows]
     assert len(set(families)) == 10
     assert len({row["id"] for row in rows}) == len(rows)
+
+
+def test_files_of_records_give_their_documents(tmp_path: Path) -> None:
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text('{"id": "x", "text": "one"}\nbroken\n{"text": " "}\n')
+    pq.write_table(pa.table({"text": ["two", "two"]}), folder / "b.parquet")
+    (folder / "c.txt").write_text("three")
+    directory = _run(tmp_path, folder)
+    rows = _rows(directory)
+    assert sorted(row["text"] for row in rows) == ["one", "three", "two", "two"]
+    assert len({row["id"] for row in rows}) == 4
+    assert "x" in {row["id"] for row in rows}
+    assert read_manifest(directory).summary["skipped"] == {"not a document": 1, "empty": 1}
 
 
 def test_documents_of_this_machine_are_found(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from marin._native import coarsen_centroids, distinctive_terms, document_keys, nearest_centroids
 from marin.datakit.parts import (
     check_same_rows,
-    kept_rows,
+    kept_mask,
     part_names,
     read_groups,
     read_part,
@@ -115,10 +115,11 @@ def domains(
             rows = _write_domains(stage, source.parts, labels)
             rows[_CENTROIDS] = len(centroids)
             with progress.task("Name domains", total=None) as task:
-                stage.finish(rows, {"domains": _describe(stage, source, labels, counts)})
+                summary = {"domains": _describe(stage, source, labels, counts)}
                 task.advance(1)
             for part in source.parts:
                 _fine_path(stage, part).unlink()
+            stage.finish(rows, summary)
     return stage.path
 
 
@@ -174,8 +175,8 @@ def _kept_ids(source: _Inputs, part: str) -> pa.Table:
     """`id`, `source` and `row` (in the part) of the kept documents of a part."""
     table = read_part(source.documents / part, ["id", "source"])
     table = table.append_column("row", pa.array(np.arange(len(table))))
-    keep = kept_rows(source.dedup, part, table["id"])
-    return table if keep is None else table.filter(keep).combine_chunks()
+    keep = pa.array(kept_mask(source.dedup, part, table["id"]))
+    return table.filter(keep).combine_chunks()
 
 
 def _vectors(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -232,8 +233,7 @@ def _assign(
                 centroids = np.zeros((len(centroids), vectors.shape[1]), dtype=np.float32)
             found = pa.record_batch(nearest_centroids(vectors, scales, centroids, bias, 0))
             labels = found["label"].to_numpy()
-            keep = kept_rows(source.dedup, part, ids)
-            kept = labels if keep is None else labels[keep.to_numpy(zero_copy_only=False)]
+            kept = labels[kept_mask(source.dedup, part, ids)]
             counts += np.bincount(kept, minlength=len(counts))
             table = pa.table({"id": ids, "fine": found["label"], "score": found["score"]})
             write_table(_fine_path(stage, part), table)
@@ -280,9 +280,7 @@ def _describe(
         fine = read_part(_fine_path(stage, part), ["id", "fine", "score"])
         ids = fine["id"].combine_chunks()
         take = np.asarray(pa.array(document_keys(ids, 1))) <= limit
-        keep = kept_rows(source.dedup, part, ids)
-        if keep is not None:
-            take &= keep.to_numpy(zero_copy_only=False)
+        take &= kept_mask(source.dedup, part, ids)
         domain = labels[fine["fine"].to_numpy()]
         scores = fine["score"].to_numpy()
         start = 0

@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from marin._native import lexical_embedding
+from marin.datakit.embedders import open_embedder
 from marin.datakit.parts import write_sidecar
 from marin.engine import Engine, Local, Progress, Silent, read_manifest, stage_directory
-from marin.errors import MarinError
 
 
 @dataclass(frozen=True)
 class EmbedConfig:
-    """`dimensions`: of the lexical embedding; the error of a cosine is about 1/sqrt(dimensions)."""
+    """`model`: see `open_embedder`. `dimensions`: of the lexical embedding; the error of a cosine
+    is about 1/sqrt(dimensions). `max_tokens` per text and `batch_tokens` per batch of a model."""
 
+    model: str = "lexical"
     dimensions: int = 256
+    max_tokens: int = 2048
+    batch_tokens: int = 1 << 15
 
 
 def embedding_schema(dimensions: int) -> pa.Schema:
@@ -43,32 +46,38 @@ def embed(
 
     value = int8 * scale. A document without words is the zero vector with scale 0; one that
     `dedup` removed likewise.
+
+    Raises:
+      MarinError: a setting is wrong, or the model or its library is missing.
     """
-    if not 16 <= config.dimensions <= 1 << 14:
-        raise MarinError(f"dimensions = {config.dimensions}: expected 16 to 16384")
     inputs = {"documents": read_manifest(documents).fingerprint}
     if dedup is not None:
         inputs["dedup"] = read_manifest(dedup).fingerprint
-    parameters = {"kind": "lexical", **asdict(config)}
-    schema = embedding_schema(config.dimensions)
-
-    with stage_directory(root, "embedding", parameters, inputs) as stage:
+    with stage_directory(root, "embedding", asdict(config), inputs) as stage:
         if not stage.finished:
+            settings = (config.model, config.dimensions, config.max_tokens, config.batch_tokens)
+            dimensions = open_embedder(*settings).dimensions
             rows, _ = write_sidecar(
                 stage,
                 documents,
                 ["text"],
-                schema,
-                partial(_lexical, config.dimensions),
+                embedding_schema(dimensions),
+                partial(_embed, settings),
                 name="Embed",
                 dedup=dedup,
                 engine=engine or Local(),
                 progress=progress or Silent(),
             )
-            stage.finish(rows, {"dimensions": config.dimensions})
+            stage.finish(rows, {"dimensions": dimensions})
     return stage.path
 
 
-def _lexical(dimensions: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-    vectors = pa.record_batch(lexical_embedding(batch["text"], dimensions, 0))
-    return pa.record_batch([batch["id"], *vectors.columns], names=["id", "embedding", "scale"])
+def _embed(settings: tuple[str, int, int, int], batch: pa.RecordBatch) -> pa.RecordBatch:
+    embedder = open_embedder(*settings)
+    values, scales = embedder.embed(batch["text"])
+    vectors = pa.FixedSizeListArray.from_arrays(
+        pa.array(values.ravel(), pa.int8()), embedder.dimensions
+    )
+    return pa.record_batch(
+        [batch["id"], vectors, pa.array(scales)], names=["id", "embedding", "scale"]
+    )

@@ -35,7 +35,7 @@ from marin.engine import (
 from marin.engine.manifest import fingerprint
 from marin.errors import MarinError
 
-QUARANTINE = "quarantine.parquet"
+QUARANTINE = "quarantine.arrow"
 _SHARD_BYTES = 64 << 20
 # A file's cost beside its bytes, so that many small files make several shards.
 _FILE_BYTES = 1 << 12
@@ -68,7 +68,7 @@ def ingest(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Writes the documents directory of `source`: parts, and `quarantine.parquet` (`file`,
+    """Writes the documents directory of `source`: parts, and `quarantine.arrow` (`file`,
     `number`, `reason`, `excerpt`) with what is no document.
 
     The directory is found again while the listing of the files (place, size, version) is the same.
@@ -95,10 +95,10 @@ def ingest(
             summary = _summary(source, records, problems, renamed)
             rows[QUARANTINE] = _collect_quarantine(stage, shards, problems)
             _warn(source, summary)
-            stage.finish(rows, summary)
             for shard in shards:
                 shard.record.unlink()
                 _quarantine_path(shard).unlink(missing_ok=True)
+            stage.finish(rows, summary)
     return stage.path
 
 
@@ -276,8 +276,12 @@ def _collect_quarantine(stage: StageDir, shards: list[_Shard], problems: list[st
         "excerpt": [""] * count,
     }
     table = pa.concat_tables([pa.table(listed, QUARANTINE_SCHEMA), *tables])
-    with atomic_file(stage.path / QUARANTINE) as partial:
-        pq.write_table(table, partial, compression="zstd")
+    with (
+        atomic_file(stage.path / QUARANTINE) as partial,
+        pa.OSFile(str(partial), "wb") as sink,
+        pa.ipc.new_file(sink, table.schema) as writer,
+    ):
+        writer.write_table(table)
     return len(table)
 
 

@@ -1,5 +1,8 @@
 """Documents of this machine: the user's own files, or what every Python installation has.
 
+Of the user's files, Parquet, Arrow, JSON Lines and WARC files give their records (text in the
+column `text`), and any other text file is one document.
+
 Without paths, the sources are the standard library, the installed packages, the system's
 documentation and all licence texts among them: thousands of real files with exact and near
 duplicates. Where they exceed the byte limit, files are taken in the order of a hash of their
@@ -17,8 +20,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from marin._native import document_ids, read_text_files, xxh3_bytes
+from marin._native import SeenIds, document_ids, read_text_files, xxh3_bytes
 from marin.datakit.parts import PART_PATTERN
+from marin.datakit.readers import read_file
+from marin.datakit.sources import Source, SourceFile, source_file
 from marin.datakit.walk import FoundFile, Walk, printable
 from marin.datakit.writer import DocumentWriter
 from marin.engine import Progress, Silent, stage_directory
@@ -98,6 +103,15 @@ class _Chosen:
     skipped: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
+    def add(self, ids: Any, texts: Any, sources: Any, places: Any) -> None:
+        """Adds documents; a null id becomes a hash of source, place and text."""
+        columns = {"id": ids, "text": texts, "source": sources, "path": places}
+        (rows,) = pa.table(columns).combine_chunks().to_batches()
+        hashed = pa.array(document_ids(rows["source"], rows["path"], rows["text"]))
+        ids = pc.coalesce(rows["id"], hashed)
+        self.table.append(pa.Table.from_batches([rows.set_column(0, "id", ids)]))
+        self.bytes += pc.sum(pc.binary_length(rows["text"])).as_py()
+
     def skip(self, reason: str, count: int = 1) -> None:
         if count:
             self.skipped[reason] = self.skipped.get(reason, 0) + count
@@ -140,9 +154,11 @@ def local_documents(
                 _log.warning("skipped %s", problem)
             if len(chosen.problems) > _SHOWN_PROBLEMS:
                 _log.warning("skipped %d more", len(chosen.problems) - _SHOWN_PROBLEMS)
-            table = pa.concat_tables(chosen.table).sort_by(
-                [("source", "ascending"), ("path", "ascending")]
-            )
+            table = pa.concat_tables(chosen.table)
+            order = [(name, "ascending") for name in ("source", "path", "id", "text")]
+            table = table.take(pc.sort_indices(table, order)).combine_chunks()
+            unique = pa.record_batch(SeenIds().unique(table["id"].combine_chunks()))["id"]
+            table = table.set_column(0, "id", unique)
             with DocumentWriter(stage.path, PART_PATTERN) as writer:
                 writer.write(table)
             stage.finish(writer.rows, _summary(table, chosen, found))
@@ -226,10 +242,43 @@ def _read(found: Sequence[_Candidate], config: LocalConfig, progress: Progress) 
                     size += candidates[end].file.size
                     end += 1
                 before = chosen.bytes
-                _read_batch(candidates[position:end], config.max_file_bytes, chosen)
+                records = _record_files(candidates[position:end]) if config.paths else {}
+                plain = [c for c in candidates[position:end] if c not in records]
+                _read_batch(plain, config.max_file_bytes, chosen)
+                for candidate, file in records.items():
+                    _read_records(candidate, file, limit, chosen)
                 task.advance(chosen.bytes - before)
                 position = end
     return chosen
+
+
+def _record_files(candidates: Sequence[_Candidate]) -> dict[_Candidate, SourceFile]:
+    """The files that hold many documents each: tables, JSON Lines, WARC; compressed ones too."""
+    files = {}
+    for candidate in candidates:
+        found, source = candidate.file, Source(candidate.source, ())
+        version = str(found.modified_ns)
+        file = source_file(found.path, found.place, found.size, version, source)
+        if file.format != "text" or file.codec is not None:
+            files[candidate] = file
+    return files
+
+
+def _read_records(candidate: _Candidate, file: SourceFile, limit: int, chosen: _Chosen) -> None:
+    """Adds the documents of a file of records until the limit."""
+    for batch in read_file(file, Source(candidate.source, ())):
+        chosen.skip("not a document", len(batch.rejected))
+        texts = batch.documents["text"].combine_chunks()
+        blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
+        chosen.skip("empty", pc.sum(blank).as_py() or 0)
+        documents = batch.documents.filter(pc.invert(blank)).combine_chunks()
+        if len(documents):
+            chosen.repaired += batch.repaired
+            strings = pa.array([candidate.source] * len(documents), pa.string())
+            places = pa.array([file.place] * len(documents), pa.string())
+            chosen.add(documents["id"], documents["text"], strings, places)
+        if chosen.bytes >= limit:
+            return
 
 
 def _read_batch(candidates: Sequence[_Candidate], max_file_bytes: int, chosen: _Chosen) -> None:
@@ -253,10 +302,8 @@ def _read_batch(candidates: Sequence[_Candidate], max_file_bytes: int, chosen: _
     if len(table) == 0:
         return
     chosen.repaired += pc.sum(batch["repaired"]).as_py()
-    (rows,) = table.combine_chunks().to_batches()
-    ids = pa.array(document_ids(rows["source"], rows["path"], rows["text"]))
-    chosen.table.append(table.add_column(0, pa.field("id", pa.string()), ids))
-    chosen.bytes += pc.sum(pc.binary_length(rows["text"])).as_py()
+    nothing = pa.nulls(len(table), pa.string())
+    chosen.add(nothing, table["text"], table["source"], table["path"])
 
 
 def _nothing_found(config: LocalConfig, chosen: _Chosen) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -72,17 +73,23 @@ def write_table(path: Path, table: pa.Table) -> None:
         writer.write_table(table)
 
 
-def kept_rows(dedup: Path | None, name: str, ids: pa.Array | pa.ChunkedArray) -> pa.Array | None:
-    """The `keep` column of part `name` of a deduplication sidecar; None without one.
+def kept_rows(dedup: Path, name: str, ids: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The `keep` column of part `name` of a deduplication sidecar.
 
     Raises:
       MarinError: the sidecar does not have the rows of `ids` in their order.
     """
-    if dedup is None:
-        return None
     table = read_part(dedup / name, ["id", "keep"])
     check_same_rows(ids, table["id"], dedup / name)
     return _one_chunk(table["keep"])
+
+
+def kept_mask(dedup: Path | None, name: str, ids: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """`kept_rows` as NumPy bool [rows]; all true without a sidecar."""
+    if dedup is None:
+        return np.ones(len(ids), dtype=bool)
+    mask: np.ndarray = kept_rows(dedup, name, ids).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def check_same_rows(

@@ -6,16 +6,17 @@ code, data), so that code is compared with code. Bucket 0 is the lowest.
 """
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from marin._native import QUALITY_KINDS, quality_rules, quality_scores
-from marin.datakit.parts import kept_rows, part_names, read_part, write_sidecar, write_table
+from marin.datakit.classifier import classify
+from marin.datakit.parts import kept_mask, part_names, read_part, write_sidecar, write_table
 from marin.engine import Engine, Local, Progress, Silent, read_manifest, stage_directory
 from marin.errors import MarinError
 
@@ -42,12 +43,19 @@ def score_quality(
     documents: Path,
     root: Path,
     *,
+    classifier: Path | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Writes the score sidecar: `id`, `score`, `kind` (index into prose, code, data) and `broken`
-    (bit i: the published threshold of rule i of `quality_rules()` is broken)."""
+    (bit i: the published threshold of rule i of `quality_rules()` is broken).
+
+    The score is the graded mean of the rules, or with a directory of `train_quality` its
+    classifier's probability.
+    """
     inputs = {"documents": read_manifest(documents).fingerprint}
+    if classifier is not None:
+        inputs["classifier"] = read_manifest(classifier).fingerprint
     parameters = {"rules": [list(rule) for rule in quality_rules()]}
     with stage_directory(root, "scores", parameters, inputs) as stage:
         if not stage.finished:
@@ -56,7 +64,7 @@ def score_quality(
                 documents,
                 ["text"],
                 SCORE_SCHEMA,
-                _score,
+                partial(_score, classifier),
                 name="Score quality",
                 engine=engine or Local(),
                 progress=progress or Silent(),
@@ -65,9 +73,11 @@ def score_quality(
     return stage.path
 
 
-def _score(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _score(classifier: Path | None, batch: pa.RecordBatch) -> pa.RecordBatch:
     scored = pa.record_batch(quality_scores(batch["text"], 0))
-    return pa.record_batch([batch["id"], *scored.columns], names=SCORE_SCHEMA.names)
+    score = scored["score"] if classifier is None else classify(classifier, batch["text"])
+    columns = [batch["id"], score, scored["kind"], scored["broken"]]
+    return pa.record_batch(columns, names=SCORE_SCHEMA.names)
 
 
 def quality(
@@ -101,8 +111,7 @@ def quality(
                     kinds = table["kind"].to_numpy()
                     bins = _bins(table["score"].to_numpy())
                     buckets = (bins[:, None] >= thresholds[kinds]).sum(axis=1).astype(np.uint8)
-                    keep = kept_rows(dedup, part, table["id"])
-                    kept = slice(None) if keep is None else keep.to_numpy(zero_copy_only=False)
+                    kept = kept_mask(dedup, part, table["id"])
                     np.add.at(counts, (kinds[kept], buckets[kept]), 1)
                     if not (stage.path / part).exists():
                         columns = [table["id"], table["score"], pa.array(buckets), table["kind"]]
@@ -123,9 +132,7 @@ def _histogram(scores: Path, parts: list[str], dedup: Path | None) -> np.ndarray
     histogram = np.zeros((len(QUALITY_KINDS), _BINS), dtype=np.int64)
     for part in parts:
         table = read_part(scores / part, ["id", "score", "kind"])
-        keep = kept_rows(dedup, part, table["id"])
-        if keep is not None:
-            table = table.filter(pc.fill_null(keep, False))
+        table = table.filter(pa.array(kept_mask(dedup, part, table["id"])))
         np.add.at(histogram, (table["kind"].to_numpy(), _bins(table["score"].to_numpy())), 1)
     return histogram
 

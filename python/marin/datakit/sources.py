@@ -5,6 +5,8 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -36,8 +38,8 @@ class Source:
     `paths`: files, folders, `*` patterns, `s3://`, `gs://` and `hf://` URLs, or names of Hugging
     Face datasets. `format`: one of `FORMATS`, or `auto` (by suffix; anything unknown is text).
     `text`, `id`, `source`: the columns or keys that hold them; rows without an id get a hash of
-    source and content, rows without a source get `name`. `max_document_bytes`: longer documents
-    are quarantined.
+    source and content, rows without a source get `name`. `include`: patterns of file names, all
+    without. `max_document_bytes`: longer documents are quarantined.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Source:
     text: str = "text"
     id: str = "id"
     source: str | None = None
+    include: tuple[str, ...] = ()
     max_document_bytes: int = 256 << 20
 
 
@@ -97,7 +100,14 @@ def locate(source: Source, exclude: tuple[Path, ...] = ()) -> tuple[list[SourceF
         else:
             found.extend(_local_files(path, source, walk))
     found.sort(key=lambda file: (file.place, file.location))
+    if source.include:
+        found = [file for file in found if _included(file.place, source.include)]
     return found, walk.problems
+
+
+def _included(place: str, patterns: tuple[str, ...]) -> bool:
+    name = place.rpartition("/")[2]
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _local_files(path: str, source: Source, walk: Walk) -> Iterator[SourceFile]:
@@ -114,12 +124,12 @@ def _local_files(path: str, source: Source, walk: Walk) -> Iterator[SourceFile]:
     for root in roots:
         for file in walk.files(root):
             version = str(file.modified_ns)
-            yield _file(file.path, file.place, file.size, version, source)
+            yield source_file(file.path, file.place, file.size, version, source)
 
 
 def _remote_files(url: str, source: Source) -> Iterator[SourceFile]:
     system, path = _filesystem(url)
-    scheme = url.partition("://")[0]
+    scheme, query = url.partition("://")[0], url.partition("?")[2]
     try:
         info = with_retries(lambda: system.get_file_info(path))
         if info.type == pafs.FileType.File:
@@ -127,6 +137,8 @@ def _remote_files(url: str, source: Source) -> Iterator[SourceFile]:
         else:
             selector = pafs.FileSelector(path, recursive=True)
             infos = with_retries(lambda: system.get_file_info(selector))
+    except FileNotFoundError:
+        infos = []
     except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise MarinError(f"source {source.name!r}: {url}: {reason}") from None
@@ -137,11 +149,14 @@ def _remote_files(url: str, source: Source) -> Iterator[SourceFile]:
         place = info.path.removeprefix(path).strip("/") or info.base_name
         if any(part.startswith(".") for part in place.split("/")):
             continue
-        location = f"{scheme}://{info.path}"
-        yield _file(location, place, info.size, str(info.mtime_ns), source)
+        location = f"{scheme}://{info.path}{'?' if query else ''}{query}"
+        if scheme in ("http", "https"):
+            location = url
+        yield source_file(location, place, info.size, str(info.mtime_ns), source)
 
 
-def _file(location: str, place: str, size: int, version: str, source: Source) -> SourceFile:
+def source_file(location: str, place: str, size: int, version: str, source: Source) -> SourceFile:
+    """A file with the format and compression that the source or its suffix says."""
     stem, suffix = os.path.splitext(place.lower())
     codec = _CODECS.get(suffix)
     kind = source.format
@@ -152,23 +167,31 @@ def _file(location: str, place: str, size: int, version: str, source: Source) ->
 
 def _filesystem(url: str) -> tuple[Any, str]:
     """The filesystem behind a URL and the path in it."""
+    scheme, _, rest = url.partition("://")
+    if scheme in ("http", "https"):
+        return _system(scheme, "", ""), url
+    path, _, query = rest.partition("?")
+    bucket = path.partition("/")[0]
+    return _system(scheme, bucket if scheme != "hf" else "", query), path.rstrip("/")
+
+
+@lru_cache(maxsize=16)
+def _system(scheme: str, bucket: str, query: str) -> Any:
     try:
-        if url.startswith("hf://"):
+        if scheme == "hf":
             from huggingface_hub import HfFileSystem
 
-            handler = pafs.FSSpecHandler(HfFileSystem())
-            return pafs.PyFileSystem(handler), url.removeprefix("hf://").rstrip("/")
-        if url.startswith(("http://", "https://")):
+            return pafs.PyFileSystem(pafs.FSSpecHandler(HfFileSystem()))
+        if scheme in ("http", "https"):
             import fsspec
 
-            system = fsspec.filesystem(url.partition("://")[0])
-            return pafs.PyFileSystem(pafs.FSSpecHandler(system)), url
-        system, path = pafs.FileSystem.from_uri(url)
-        return system, path.rstrip("/")
+            return pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem(scheme)))
+        return pafs.FileSystem.from_uri(f"{scheme}://{bucket}{'?' if query else ''}{query}")[0]
     except ImportError as error:
-        raise MarinError(f"{url}: {error.name} is missing; pip install {error.name}") from None
+        raise MarinError(f"{scheme}://: pip install {error.name}, which is missing") from None
     except (OSError, ValueError) as error:
-        raise MarinError(f"{url}: {str(error).strip().partition(chr(10))[0]}") from None
+        reason = str(error).strip().partition("\n")[0]
+        raise MarinError(f"{scheme}://{bucket}: {reason}") from None
 
 
 def with_retries(action: Callable[[], T]) -> T:

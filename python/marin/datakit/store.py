@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from marin._native import document_keys
 from marin.datakit.encode import TOKENS_TYPE
-from marin.datakit.parts import check_same_rows, kept_rows, part_names, read_groups, read_part
+from marin.datakit.parts import check_same_rows, kept_mask, part_names, read_groups, read_part
 from marin.engine import (
     Engine,
     Local,
@@ -127,8 +127,8 @@ def build_store(
             summary["domains"] = [
                 {key: domain[key] for key in ("name", "terms", "documents")} for domain in listed
             ]
-            stage.finish(rows, summary)
             shutil.rmtree(spill)
+            stage.finish(rows, summary)
     return stage.path
 
 
@@ -184,8 +184,7 @@ def _joined(
         sidecar = read_part(directory / part, ["id", column])
         check_same_rows(ids, sidecar["id"], directory / part)
         labels[column] = sidecar[column].to_numpy()
-    keep = kept_rows(sidecars.dedup, part, ids)
-    kept = np.ones(len(ids), bool) if keep is None else keep.to_numpy(zero_copy_only=False)
+    kept = kept_mask(sidecars.dedup, part, ids)
     keys = np.asarray(pa.array(document_keys(ids, config.seed)))
     families = ids
     if sidecars.dedup is not None:
@@ -232,9 +231,11 @@ def _write_bucket(sort: _Sort) -> _Counts:
         table.select(["folder", "key", "id"]),
         [("folder", "ascending"), ("key", "ascending"), ("id", "ascending")],
     )
+    # Once for all folders: each take of a chunked list column costs a pass over all of it.
+    table = table.take(order)
     counts: _Counts = {}
-    for folder, start, end in _runs(table["folder"].take(order)):
-        chosen = table.take(order[start:end])
+    for folder, start, end in _runs(table["folder"]):
+        chosen = table.slice(start, end - start)
         file = f"{folder}/part-{sort.bucket:05d}.arrow"
         schema = _VALIDATION_SCHEMA if folder == VALIDATION else STORE_SCHEMA
         _write_file(sort.store / file, chosen.select(schema.names).cast(schema))

@@ -40,7 +40,6 @@ pub fn read_texts(paths: &[PathBuf], max_bytes: u64, threads: usize) -> Result<V
 
 fn read_text(path: &Path, max_bytes: u64) -> Outcome {
     match read_bytes(path, max_bytes) {
-        Ok(Ok(bytes)) if is_binary(&bytes) => Outcome::Binary,
         Ok(Ok(bytes)) => {
             let (text, repaired) = repair(bytes);
             Outcome::Text { text, repaired }
@@ -63,9 +62,15 @@ fn read_bytes(
     if metadata.len() > max_bytes {
         return Ok(Err(Outcome::TooLarge));
     }
-    let mut bytes = Vec::with_capacity(metadata.len() as usize);
     // A file that grows meanwhile must not grow past the limit.
-    file.take(max_bytes + 1).read_to_end(&mut bytes)?;
+    let mut file = file.take(max_bytes + 1);
+    let mut bytes = Vec::with_capacity(SNIFF_BYTES.min(metadata.len() as usize));
+    file.by_ref().take(SNIFF_BYTES as u64).read_to_end(&mut bytes)?;
+    if is_binary(&bytes) {
+        return Ok(Err(Outcome::Binary));
+    }
+    bytes.reserve_exact((metadata.len() as usize).saturating_sub(bytes.len()));
+    file.read_to_end(&mut bytes)?;
     Ok(if bytes.len() as u64 > max_bytes { Err(Outcome::TooLarge) } else { Ok(bytes) })
 }
 
