@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from marin.cli.datakit import app as datakit
 from marin.cli.dedup import dedup
 from marin.cli.export import export
 from marin.cli.generate import generate
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 # In the order of the data flow, which is the order in `marin --help`. Groups: app.add_typer.
 app.command()(quickstart)
+app.add_typer(datakit, name="datakit")
 app.command()(dedup)
 app.add_typer(mix_app, name="mix")
 app.command()(pack)

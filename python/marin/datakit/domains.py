@@ -117,9 +117,9 @@ def domains(
             with progress.task("Name domains", total=None) as task:
                 summary = {"domains": _describe(stage, source, labels, counts)}
                 task.advance(1)
-            for part in source.parts:
-                _fine_path(stage, part).unlink()
             stage.finish(rows, summary)
+        for part in source.parts:
+            _fine_path(stage, part).unlink(missing_ok=True)
     return stage.path
 
 

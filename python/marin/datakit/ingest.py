@@ -95,10 +95,9 @@ def ingest(
             summary = _summary(source, records, problems, renamed)
             rows[QUARANTINE] = _collect_quarantine(stage, shards, problems)
             _warn(source, summary)
-            for shard in shards:
-                shard.record.unlink()
-                _quarantine_path(shard).unlink(missing_ok=True)
             stage.finish(rows, summary)
+        for leftover in stage.path.glob("shard-*"):
+            leftover.unlink()
     return stage.path
 
 

@@ -52,6 +52,7 @@ _SPILL_SCHEMA = pa.schema(
     ]
 )
 _VALIDATION_SCHEMA = STORE_SCHEMA.append(pa.field("cell", pa.string(), nullable=False))
+_SPILL = "spill"
 _ROWS_PER_BATCH = 4096
 
 
@@ -103,7 +104,7 @@ def build_store(
         if not stage.finished:
             tokens = read_manifest(sidecars.tokens).summary
             buckets = max(1, -(-4 * int(tokens["tokens"]) // config.bucket_bytes))
-            spill = stage.path / "spill"
+            spill = stage.path / _SPILL
             spill.mkdir(exist_ok=True)
             parts = part_names(read_manifest(documents))
             joins = [_Join(documents, sidecars, part, spill, config, buckets) for part in parts]
@@ -127,8 +128,9 @@ def build_store(
             summary["domains"] = [
                 {key: domain[key] for key in ("name", "terms", "documents")} for domain in listed
             ]
-            shutil.rmtree(spill)
             stage.finish(rows, summary)
+        # Here, so that a run killed at the very end leaves nothing behind either.
+        shutil.rmtree(stage.path / _SPILL, ignore_errors=True)
     return stage.path
 
 
@@ -274,6 +276,9 @@ def _runs(names: pa.ChunkedArray) -> Iterator[tuple[str, int, int]]:
 
 
 def _write_file(path: Path, table: pa.Table) -> None:
+    """Writes a file of the store; one that a killed run finished is the same and stays."""
+    if path.exists():
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as partial:
         _write_arrow(partial, table)
