@@ -20,13 +20,12 @@ def add_duplicates(page: Page, dedup: Summary, *, examples: int = 3) -> None:
     section.fact("kept", int(dedup["kept"]))
     section.fact("removed, exact", int(dedup["removed_exact"]))
     section.fact("removed, near", int(dedup["removed_fuzzy"]))
-    histogram = dedup["similarity_histogram"]
-    if sum(histogram["counts"]):
+    edges = [edge for edge, _ in dedup["similarity_histogram"]]
+    counts = [count for _, count in dedup["similarity_histogram"]]
+    if sum(counts):
         section.plot(
             "Similarity of the removed near duplicates to their kept twins.",
-            charts.histogram(
-                histogram["edges"], histogram["counts"], x="Jaccard similarity", y="documents"
-            ),
+            charts.histogram([*edges, 1.0], counts, x="Jaccard similarity", y="documents"),
         )
     section.table(
         ["source", "documents", "removed, exact", "removed, near"],
