@@ -4,11 +4,12 @@
 PYTHON ?= python3
 VENV   ?= .venv
 WORKERS ?= 2
+TESTS  ?= tests
 
 BIN := $(VENV)/bin
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: quickstart test test-rust test-python lint format bench clean
+.PHONY: quickstart test test-rust test-python lint format clean
 .DELETE_ON_ERROR:
 
 quickstart: $(VENV)/.built
@@ -21,7 +22,7 @@ test-rust:
 	cargo test --release --locked --package marin-core
 
 test-python: $(VENV)/.built
-	$(BIN)/python -m pytest --numprocesses $(WORKERS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(TESTS)
 
 lint: $(VENV)/.built
 	cargo fmt --all --check
@@ -34,9 +35,6 @@ format: $(VENV)/.built
 	cargo fmt --all
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-
-bench: $(VENV)/.built
-	$(BIN)/python benches/run.py
 
 clean:
 	rm -rf $(VENV) target python/marin/_native.abi3.so
