@@ -126,14 +126,18 @@ class _Documents:
             begin = offsets[row]
             taken = self._packer.replay(offsets[row:] - begin, *(c[begin:] for c in columns))
             row += taken
-            if row < len(pieces):
-                in_vain = 0 if taken else in_vain + 1
-                if in_vain * _FETCH > self._tokens.documents + self._config.window:
-                    raise MarinError(
-                        f"cell {self._cell}: the earlier plan's rows are not of this schedule's "
-                        "documents; plan without it"
-                    )
-                self._fetch(_FETCH, _NO_LIMIT)
+            if row == len(pieces):
+                break
+            in_vain = 0 if taken else in_vain
+            if in_vain > self._tokens.documents + self._config.window:
+                raise MarinError(
+                    f"cell {self._cell}: the earlier plan's rows are not of this schedule's "
+                    "documents; plan without it"
+                )
+            # A few at a time: what is fetched too early would be packed too early.
+            count = min(_FETCH, int(offsets[-1] - offsets[row]) // 8 + 1)
+            self._fetch(count, _NO_LIMIT)
+            in_vain += count
 
     def _fill(self, enough: int) -> None:
         """Gets documents until a window is full and holds a row, or `enough` tokens wait."""
