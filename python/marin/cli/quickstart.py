@@ -32,7 +32,7 @@ def quickstart(
     paths: Paths = None,
     out: Out = Path("marin-quickstart"),
     tokenizer: Tokenizer = None,
-    tokens: Tokens = 640_000,
+    tokens: Tokens = 560_000,
     json_output: Json = False,
 ) -> None:
     """Run the whole pipeline, small and real, on documents found on this machine."""

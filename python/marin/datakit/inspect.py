@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import polars as pl
 
-from marin.datakit.parts import part_names, read_part
+from marin.datakit.parts import part_names
 from marin.datakit.store import VALIDATION
 from marin.engine import Manifest, finished_stage, read_manifest
 from marin.engine.manifest import MANIFEST_NAME
@@ -22,6 +20,10 @@ _ANSWERS = {
     "domains": ("domain",),
     "quality": ("score", "bucket", "kind"),
 }
+
+
+_TEXT = 400
+"""Characters of a document's text that an answer shows."""
 
 
 def describe(target: Path) -> dict[str, Any]:
@@ -50,23 +52,23 @@ def trace(output: Path, document: str) -> dict[str, Any]:
       MarinError: no documents directory there has it.
     """
     newest = {manifest.stage: (path, manifest) for path, manifest in _stages(output)}
-    answer: dict[str, Any] = {}
     for stage in ("corpus", "documents", "ingest"):
-        if stage in newest and (place := _find(*newest[stage], document)) is not None:
+        if stage in newest and (found := _find(*newest[stage], document)) is not None:
             break
     else:
         raise MarinError(f"{output}: no document {document!r} in its documents directories")
-    part, row = place
-    path = newest[stage][0]
-    text = read_part(path / part, ["text", "source"]).slice(row, 1).to_pylist()[0]
-    answer |= {"part": f"{path.name}/{part}", "row": row, "source": text["source"]}
-    answer["text"] = (text["text"] or "")[:400]
+    part = found["part"]
+    answer: dict[str, Any] = {
+        "part": f"{newest[stage][0].name}/{part}",
+        "row": found["row"],
+        "source": found["source"],
+        "text": (found["text"] or "")[:_TEXT],
+    }
     for name, columns in _ANSWERS.items():
         if name in newest and name != stage and (newest[name][0] / part).exists():
-            table = read_part(newest[name][0] / part, ["id", *columns]).slice(row, 1)
-            found = table.to_pylist()[0]
-            if found.pop("id") == document:
-                answer |= found
+            sidecar = pl.scan_parquet(newest[name][0] / part).filter(pl.col("id") == document)
+            for row in sidecar.select(columns).head(1).collect().to_dicts():
+                answer |= row
     if "store" in newest:
         answer["cell"] = _cell(*newest["store"], document)
     return answer
@@ -83,22 +85,30 @@ def _stages(output: Path) -> Iterator[tuple[Path, Manifest]]:
             yield path, manifest
 
 
-def _find(path: Path, manifest: Manifest, document: str) -> tuple[str, int] | None:
-    for part in part_names(manifest):
-        row = pc.index(pq.read_table(path / part, columns=["id"])["id"], document).as_py()
-        if row >= 0:
-            return part, row
-    return None
+def _find(path: Path, manifest: Manifest, document: str) -> dict[str, Any] | None:
+    """Part, row in the part, source and text of a document; the text of no other is decoded."""
+    parts = [
+        pl.scan_parquet(path / part, row_index_name="row").select(
+            "row", "id", "source", "text", part=pl.lit(part)
+        )
+        for part in part_names(manifest)
+    ]
+    if not parts:
+        return None
+    rows = pl.concat(parts).filter(pl.col("id") == document).head(1).collect().to_dicts()
+    return rows[0] if rows else None
 
 
 def _cell(path: Path, manifest: Manifest, document: str) -> str | None:
     """The folder of the store that has the document; None: it was removed."""
-    for entry in manifest.files:
-        with pa.memory_map(str(path / entry.name)) as source:
-            ids = pa.ipc.open_file(source).read_all()["id"]
-            if pc.index(ids, document).as_py() >= 0:
-                return entry.name.partition("/")[0]
-    return None
+    files = [
+        pl.scan_ipc(path / entry.name).select("id", cell=pl.lit(entry.name.partition("/")[0]))
+        for entry in manifest.files
+    ]
+    if not files:
+        return None
+    cells = pl.concat(files).filter(pl.col("id") == document).head(1).collect()
+    return None if cells.is_empty() else str(cells["cell"][0])
 
 
 def _store_tables(manifest: Manifest) -> dict[str, Any]:

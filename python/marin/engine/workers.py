@@ -5,6 +5,7 @@ and returns a small value. Results come in the order of the tasks, and a task's 
 depend on where it ran, so every engine gives the same bytes.
 """
 
+import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -75,7 +76,7 @@ class Ray:
             raise MarinError("ray is missing; pip install 'marin[ray]'") from None
         if not ray.is_initialized():
             try:
-                ray.init(self.address, logging_level="error", log_to_driver=False)
+                ray.init(self.address, logging_level=logging.ERROR, log_to_driver=False)
             except ConnectionError as error:
                 reason = str(error).strip().partition("\n")[0]
                 raise MarinError(f"no Ray cluster at {self.address}: {reason}") from None

@@ -55,7 +55,7 @@ class QuickstartConfig:
     give a shorter run.
     """
 
-    tokens: int = 640_000
+    tokens: int = 560_000
     max_bytes: int = 40 << 20
     vocab_size: int = 8192
     tokenizer: str | None = None
