@@ -11,6 +11,7 @@ from support.packing import document_tokens, make_schedule, write_store
 
 from marin.engine import read_manifest
 from marin.errors import MarinError
+from marin.mixture import Schedule, Stage, tilted
 from marin.packing import PlanConfig, ShardConfig, pack, plan
 
 
@@ -151,6 +152,22 @@ def test_an_impossible_minimum_fill_is_named(tmp_path):
     schedule = make_schedule({"c00q0": 1.0}, [(0.0, 32, 4)], 256)
     with pytest.raises(MarinError, match=r"min_fill 0\.9; lower it"):
         plan(store, schedule, tmp_path, PlanConfig(min_fill=0.9, window=32))
+
+
+def test_a_mixture_that_is_bound_to_another_store_is_refused_with_what_differs(tmp_path, store):
+    tokens = {cell: sum(lengths) for cell, lengths in LENGTHS.items()}
+    phases = [("main", 4096, 1.0)]
+
+    def bound(fingerprint, tokens):
+        mixture = tilted("bound", tokens, phases, epoch_cap=9.0, store=fingerprint)
+        return Schedule.of(mixture, [Stage(0.0, 32, 8)])
+
+    fingerprint = read_manifest(store).fingerprint
+    assert plan(store, bound(fingerprint, tokens), tmp_path).is_dir()
+    with pytest.raises(MarinError, match=r"bound to store other, found .*; marin mix rebase"):
+        plan(store, bound("other", tokens), tmp_path)
+    with pytest.raises(MarinError, match=r"changed: c01q0 12 -> 11 tokens; marin mix rebase"):
+        plan(store, bound("other", {**tokens, "c01q0": 12}), tmp_path)
 
 
 def test_another_store_is_refused(tmp_path, store, schedule):

@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from marin.cli.bench_mixture import bench_mixture
 from marin.cli.datakit import app as datakit
 from marin.cli.dedup import dedup
 from marin.cli.export import export
@@ -42,6 +43,9 @@ app.command()(export)
 app.add_typer(ladder)
 app.command()(report)
 app.add_typer(simulate, name="simulate")
+bench = typer.Typer(help="Measure a part, also against other libraries.", no_args_is_help=True)
+bench.command("mixture")(bench_mixture)
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from marin.engine import Progress, Silent, stage_directory, write_json
 from marin.errors import MarinError
 from marin.mixture import Schedule
+from marin.mixture.binding import StoreCells, check_store
 from marin.packing.cells import plan_cell
 from marin.packing.config import PlanConfig
 from marin.packing.history import KeptRows
@@ -36,10 +37,14 @@ def plan(
         that are kept.
 
     Raises:
-      MarinError: a cell that the schedule wants rows of is missing or has no tokens, or `min_fill`
-        cannot be met.
+      MarinError: the mixture is bound to another store, a cell that the schedule wants rows of is
+        missing or has no tokens, or `min_fill` cannot be met.
     """
     opened = Store(store)
+    specification = schedule.revisions[-1].specification
+    if specification.store:
+        tokens = {name: cell.tokens for name, cell in opened.cells.items()}
+        check_store(specification, StoreCells(opened.manifest.fingerprint, tokens))
     rows_by_cell = schedule.order.stage_rows.sum(axis=0)
     wanted = [cell for cell, rows in zip(schedule.cells, rows_by_cell, strict=True) if rows]
     for cell, rows in zip(schedule.cells, rows_by_cell, strict=True):
@@ -48,12 +53,6 @@ def plan(
                 f"{opened.path}: cell {cell} has no tokens, the schedule wants {rows} rows of it; "
                 "use a mixture made for this store"
             )
-    bound = schedule.revisions[-1].specification.store
-    if bound and bound != opened.manifest.fingerprint:
-        raise MarinError(
-            f"{opened.path}: store {opened.manifest.fingerprint[:12]}, but the mixture is for "
-            f"store {bound[:12]}; use a mixture made for this store"
-        )
     parameters = {
         "policy": config.policy,
         "max_segments": config.max_segments,

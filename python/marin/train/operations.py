@@ -140,11 +140,12 @@ def _revise(
 
 
 def _packed(source: Source, schedule: Schedule, progress: Progress | None) -> Path:
-    """Plans and packs a revised schedule beside the shards of the run's newest leg."""
+    """Plans and packs a revised schedule beside the shards of the run's newest leg, of which it
+    keeps the rows before the change; the documents that those did not use follow."""
     old = source.legs[-1].shards
     store = Path(read_manifest(old).summary["store"])
     shown = progress or Silent()
-    planned = plan(store, schedule, old.parent, progress=shown)
+    planned = plan(store, schedule, old.parent, after=old, progress=shown)
     return pack(planned, old.parent, progress=shown)
 
 

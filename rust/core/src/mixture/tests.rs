@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::check::worst;
-use super::order::{Order, Places, Run};
+use super::order::{Order, Place, Places, Run, epoch_order};
 use super::permute::Permutation;
 use super::quotas::{Phase, Quotas};
 use super::{MAX_ROWS, TARGET_BITS};
@@ -66,6 +66,52 @@ proptest! {
             prop_assert_eq!(quotas.row_of(cell, index), Some(n));
             prop_assert_eq!(quotas.count_of(cell, n), index);
             prop_assert_eq!(quotas.count_of(cell, n + 1), index + 1);
+        }
+    }
+
+    /// Budgets of up to 2^62 rows in all, in batches of any size.
+    #[test]
+    fn a_row_and_its_cell_document_and_epoch_lead_to_each_other(
+        weights in prop::collection::vec(prop::collection::vec(weight(), 12), 1..5),
+        cells in 1..=12usize,
+        batches in prop::collection::vec(prop_oneof![1..40u64, 1..1u64 << 40], 4),
+        batch_size in 1..=1u64 << 20,
+        documents in prop::collection::vec(prop_oneof![1..9u64, 1..1u64 << 40], 12),
+        at in prop::collection::vec(any::<u64>(), 16),
+        seed: u64,
+    ) {
+        let parts = weights.len() as u64;
+        let phases: Vec<Phase> = weights.into_iter().zip(batches).map(|(mut weights, batches)| {
+            weights.truncate(cells);
+            if weights.iter().all(|weight| *weight == 0.0) {
+                weights[cells - 1] = f64::from_bits(1);
+            }
+            Phase { rows: batches.min(MAX_ROWS / parts / batch_size) * batch_size, weights }
+        }).collect();
+        let quotas = Quotas::new(&phases).unwrap();
+        let end = quotas.end_row();
+        let order = Order::new(quotas, vec![0], vec![Run { first_row: 0, batch_size }], seed).unwrap();
+        let edges = [0, 1, batch_size, end / 2].into_iter().chain((1..4).map(|back| end - back.min(end)));
+        for n in edges.chain(at).map(|n| n % end) {
+            let Place { cell, index, .. } = order.locate(n).unwrap();
+            let held = documents[cell];
+            let (epoch, within) = (index / held, index % held);
+            let permutation = epoch_order(seed, cell as u64, held, epoch);
+            let document = permutation.apply(within);
+            prop_assert!(document < held);
+            let found = epoch * held + permutation.invert(document);
+            prop_assert_eq!(order.row_of(cell, found), Some(n));
+        }
+        // And from the other end: any cell's last row is in the run and comes back.
+        let counts = order.stage_rows().remove(0);
+        prop_assert_eq!(counts.iter().sum::<u64>(), end);
+        for (cell, &count) in counts.iter().enumerate() {
+            prop_assert_eq!(order.row_of(cell, count), None);
+            if let Some(index) = count.checked_sub(1) {
+                let n = order.row_of(cell, index).unwrap();
+                prop_assert!(n < end);
+                prop_assert_eq!(order.locate(n).unwrap(), Place { stage: 0, cell, index });
+            }
         }
     }
 

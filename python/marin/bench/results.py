@@ -1,0 +1,67 @@
+"""What a benchmark found: one line per tool and metric, in the form that `marin bench` prints."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any
+
+import marin
+from marin.bench.machine import describe_machine
+from marin.errors import MarinError
+
+MARIN = "marin"
+_RUNS = 3
+_SECONDS = 1.0
+"""A measurement is repeated until it has taken this long, at least `_RUNS` times."""
+
+
+@dataclass
+class Results:
+    """Lines of {tool, version, metric, value, unit, runs}."""
+
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(
+        self, tool: str, metric: str, value: float, unit: str, runs: Iterable[float] = ()
+    ) -> None:
+        line = {"tool": tool, "version": version_of(tool), "metric": metric}
+        self.lines.append(line | {"value": float(value), "unit": unit, "runs": list(runs)})
+
+    def rate(
+        self, tool: str, metric: str, count: float, unit: str, work: Callable[[], object]
+    ) -> float:
+        """`unit` per second, the median of all runs; each run does `count` of them."""
+        rates = [count / seconds for seconds in timed(work)]
+        value = statistics.median(rates)
+        self.add(tool, metric, value, f"{unit}/s", rates)
+        return value
+
+    def report(self) -> dict[str, Any]:
+        return {"machine": describe_machine(), "results": self.lines}
+
+
+def timed(work: Callable[[], object]) -> list[float]:
+    """Seconds of each run."""
+    runs: list[float] = []
+    while len(runs) < _RUNS or sum(runs) < _SECONDS:
+        start = time.perf_counter()
+        work()
+        runs.append(time.perf_counter() - start)
+    return runs
+
+
+def version_of(tool: str) -> str:
+    return marin.__version__ if tool == MARIN else metadata.version(tool)
+
+
+def installed(tools: Iterable[str]) -> None:
+    """Raises `MarinError` naming the first of `tools`, which are distributions, that is missing."""
+    for tool in tools:
+        try:
+            metadata.version(tool)
+        except metadata.PackageNotFoundError:
+            raise MarinError(
+                f"{tool}: not installed; pip install --no-deps {tool}, or leave it out of --only"
+            ) from None
