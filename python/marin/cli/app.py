@@ -17,6 +17,7 @@ from marin.cli.ladder import ladder
 from marin.cli.mix import app as mix_app
 from marin.cli.pack import pack
 from marin.cli.params import params
+from marin.cli.plan import plan
 from marin.cli.quickstart import quickstart
 from marin.cli.report import report
 from marin.cli.simulate import simulate
@@ -37,6 +38,7 @@ app.command()(dedup)
 app.add_typer(mix_app, name="mix")
 app.command()(pack)
 app.command()(params)
+app.command()(plan)
 app.add_typer(train, name="train")
 app.command()(generate)
 app.command()(export)

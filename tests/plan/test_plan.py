@@ -1,0 +1,79 @@
+"""The cost model against published figures and against what the code itself sends."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from marin.cli.app import app
+from marin.dispatch.pooled_wave import PooledWave
+from marin.errors import MarinError
+from marin.model import memory
+from marin.model.presets import rung
+from marin.plan import Factors, device, plan, step_cost
+from marin.plan.answer import _fitting
+from marin.plan.cost import exchanged_bytes, passes_exchanged
+from marin.plan.factors import NOTES
+
+GB200 = device("gb200")
+
+
+def test_the_big_run_is_reproduced_within_15_percent_with_one_set_of_factors() -> None:
+    answer = CliRunner().invoke(
+        app, ["plan", "d6144", "--device", "gb200", "--racks", "11", "--json"]
+    )
+    assert answer.exit_code == 0
+    found = json.loads(answer.stdout)
+    assert found["tokens_per_second_per_rack"] == pytest.approx(250_691, rel=0.15)
+    assert found["mfu"] == pytest.approx(0.227, rel=0.15)
+    assert found["days"] == pytest.approx(100, rel=0.15)
+    assert sum(part["seconds"] for part in found["parts"]) == pytest.approx(found["step_seconds"])
+    assert {fact["name"] for fact in found["assumptions"]} >= set(NOTES)
+    held = found["memory"]
+    assert held["fits"]
+    assert held["needed"] <= held["available"]
+
+
+def test_the_same_factors_give_the_small_rung_within_25_percent() -> None:
+    small = rung("d2048")
+    step = step_cost(small.config, GB200, groups=11, rows=small.batch, seq_len=4096)
+    assert step.tokens_per_second == pytest.approx(24e6, rel=0.25)
+    assert step.mfu(GB200, 704) == pytest.approx(0.136, rel=0.25)
+
+
+def test_exchanged_bytes_are_those_of_the_traced_program() -> None:
+    config = replace(rung("tiny").config, layers=2, remat="block", waves=1)
+    assert isinstance(config.make_transport(), PooledWave)
+    mesh = memory.abstract_mesh({"expert": 4})
+    traced = memory.all_to_all_bytes(config, mesh, 16, 128)
+    formula = config.layers * passes_exchanged(config) * exchanged_bytes(config, 4, 16 * 128 // 4)
+    assert traced == pytest.approx(formula, rel=0.15)
+
+
+def test_a_run_that_cannot_fit_says_so() -> None:
+    held = memory.DeviceBytes(100, 100, 100, 800, 80, 20)
+    assert _fitting(held, 16, 1300) == (1, 1200)
+    assert _fitting(held, 16, 900) == (2, 850)
+    assert _fitting(held, 16, 400) == (0, 400 + 57)
+
+
+def test_wrong_sizes_are_one_line() -> None:
+    config = rung("tiny").config
+    with pytest.raises(MarinError, match="rows over 704 devices"):
+        step_cost(config, GB200, groups=11, rows=100, seq_len=128)
+    with pytest.raises(MarinError, match="8 experts over the 64 devices"):
+        step_cost(config, GB200, groups=1, rows=64, seq_len=128)
+    with pytest.raises(MarinError, match="expected one of gb200"):
+        device("abacus")
+    with pytest.raises(MarinError, match="0 racks"):
+        plan("tiny", rung("tiny"), GB200, groups=0)
+
+
+def test_every_factor_makes_a_run_faster_when_it_grows() -> None:
+    small = rung("d768")
+    base = step_cost(small.config, GB200, groups=2, rows=2048, seq_len=4096).seconds
+    for name in ("matrix", "attention", "plain", "memory", "network"):
+        better = replace(Factors(), **{name: 1.0})
+        step = step_cost(small.config, GB200, groups=2, rows=2048, seq_len=4096, factors=better)
+        assert step.seconds < base
