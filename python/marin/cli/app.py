@@ -11,6 +11,7 @@ import typer
 from marin.cli.bench_mixture import bench_mixture
 from marin.cli.datakit import app as datakit
 from marin.cli.dedup import dedup
+from marin.cli.doctor import doctor
 from marin.cli.export import export
 from marin.cli.generate import generate
 from marin.cli.ladder import ladder
@@ -45,6 +46,7 @@ app.command()(export)
 app.add_typer(ladder)
 app.command()(report)
 app.add_typer(simulate, name="simulate")
+app.command()(doctor)
 bench = typer.Typer(help="Measure a part, also against other libraries.", no_args_is_help=True)
 bench.command("mixture")(bench_mixture)
 app.add_typer(bench, name="bench")
