@@ -95,7 +95,7 @@ def test_a_second_run_reuses_everything(answer: dict[str, Any], documents: Path)
     assert time.monotonic() - start < 60
 
 
-@pytest.mark.parametrize("kind", ["empty", "binary", "one", "missing", "output"])
+@pytest.mark.parametrize("kind", ["empty", "binary", "one", "unreadable", "missing", "output"])
 def test_unusable_input_is_one_line_with_exit_code_2(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "input"
     folder.mkdir()
@@ -103,11 +103,14 @@ def test_unusable_input_is_one_line_with_exit_code_2(tmp_path: Path, kind: str) 
         (folder / "a.bin").write_bytes(bytes(range(256)) * 64)
     elif kind == "one":
         (folder / "a.txt").write_text("The only document of this folder is short.\n")
+    elif kind == "unreadable":  # even for the superuser
+        (folder / "a.txt").symlink_to("/proc/self/mem")
     elif kind == "missing":
         folder.rmdir()
     before = sorted(tmp_path.rglob("*"))
     out = folder if kind == "output" else tmp_path / "out"
-    done = quickstart(folder, out, "--json")
+    documents = folder / "a.txt" if kind == "unreadable" else folder
+    done = quickstart(documents, out, "--json")
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr

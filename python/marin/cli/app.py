@@ -4,6 +4,8 @@ Each command lives in a module of its own that imports its part only when it run
 --help` stays quick.
 """
 
+import errno
+import logging
 import sys
 
 import typer
@@ -54,11 +56,30 @@ app.add_typer(bench, name="bench")
 
 def main() -> None:
     """Runs the command line. A mistake of the user is one line on stderr and exit code 2."""
+    _log_to_stderr()
     try:
         app()
     except MarinError as error:
         print(f"marin: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        print(
+            f"marin: {place}the disk is full; make room, then the same command goes on from here",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     except KeyboardInterrupt:
         print("marin: interrupted; the same command goes on from here", file=sys.stderr)
         sys.exit(130)
+
+
+def _log_to_stderr() -> None:
+    """What the package warns of looks like its errors, whatever a library configures."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("marin: %(message)s"))
+    logger = logging.getLogger("marin")
+    logger.addHandler(handler)
+    logger.propagate = False
