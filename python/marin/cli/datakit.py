@@ -49,7 +49,7 @@ def build(
         print_table("Plan", ("step", "state", "needs"), rows, console=Console())
         return
     found = run_build(settings, progress=progress_for(json_output))
-    report = write_reports(found, settings.output / "reports")
+    report = write_reports(found, settings.output) / "store.html"
     summary = read_manifest(found["store"]).summary
     tokens = sum(cell["tokens"] for cell in summary["cells"].values())
     documents = sum(cell["documents"] for cell in summary["cells"].values())

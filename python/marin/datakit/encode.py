@@ -2,6 +2,7 @@
 
 import re
 from array import array
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
@@ -12,7 +13,7 @@ from tokenizers import Encoding, Tokenizer
 
 TOKENS_TYPE = pa.large_list(pa.field("item", pa.uint32(), nullable=False))
 # Text given to the library at once: its encodings take some hundred bytes per token.
-BATCH_CHARACTERS = 2 << 20
+BATCH_CHARACTERS = 1 << 20
 PIECE_CHARACTERS = 256 << 10
 # Between a letter or digit and a space with a letter after it: there, the pre-tokenizers of
 # byte-level BPE split anyway, so pieces give the tokens of the whole.
@@ -55,20 +56,25 @@ class Encoder:
         lengths: list[int] = []
         ids = array("I")
         with ThreadPoolExecutor(1) as background:
-            waiting: Future[list[Encoding]] | None = None
-            for batch in [*_batches(pieces), None]:
-                following = background.submit(self._encode, batch) if batch is not None else None
-                if waiting is not None:
-                    for encoding in waiting.result():
-                        tokens = encoding.ids
-                        lengths.append(len(tokens))
-                        # The fastest way from a list of int to a buffer of uint32.
-                        ids.fromlist(tokens)
-                waiting = following
+            waiting: deque[Future[list[Encoding]]] = deque()
+            for batch in _batches(pieces):
+                waiting.append(background.submit(self._encode, batch))
+                if len(waiting) > 1:
+                    _append(waiting.popleft().result(), lengths, ids)
+            while waiting:
+                _append(waiting.popleft().result(), lengths, ids)
         return np.array(lengths, dtype=np.int64), np.frombuffer(ids, dtype=np.uint32)
 
     def _encode(self, batch: list[str]) -> list[Encoding]:
         return self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+
+
+def _append(encodings: list[Encoding], lengths: list[int], ids: "array[int]") -> None:
+    for encoding in encodings:
+        tokens = encoding.ids
+        lengths.append(len(tokens))
+        # The fastest way from a list of int to a buffer of uint32.
+        ids.fromlist(tokens)
 
 
 def _batches(pieces: list[str]) -> Iterator[list[str]]:

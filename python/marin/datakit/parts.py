@@ -5,10 +5,12 @@ the same order. Documents are written in row groups of bounded text, so a stage 
 group by row group needs memory for one of them, whatever the corpus holds.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +19,9 @@ import pyarrow.parquet as pq
 
 from marin.engine import Engine, Manifest, Progress, StageDir, atomic_file, read_manifest
 from marin.errors import MarinError
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 PART_PATTERN = "part-{:05d}.parquet"
 _COUNT_KEY = b"marin.count"
@@ -122,6 +127,7 @@ class _PartTask:
     schema: pa.Schema
     transform: Transform
     count: str | None
+    at_once: int
 
 
 def write_sidecar(
@@ -133,6 +139,7 @@ def write_sidecar(
     *,
     name: str,
     count: str | None = None,
+    at_once: int = 1,
     dedup: Path | None = None,
     engine: Engine,
     progress: Progress,
@@ -141,13 +148,22 @@ def write_sidecar(
     per file and the total length of the lists in column `count`.
 
     `transform`, a function of a module or a partial of one, turns a row group of `id` and `columns`
-    into the sidecar's rows. With `dedup`, the columns are null where the document was removed. A
-    part that an earlier run finished is kept.
+    into the sidecar's rows, in `at_once` threads, while finished rows are written. With
+    `dedup`, the columns are null where the document was removed. A part that an earlier run
+    finished is kept.
     """
     parts = part_names(read_manifest(documents))
     tasks = [
         _PartTask(
-            documents, part, tuple(columns), dedup, stage.path / part, schema, transform, count
+            documents,
+            part,
+            tuple(columns),
+            dedup,
+            stage.path / part,
+            schema,
+            transform,
+            count,
+            at_once,
         )
         for part in parts
         if not (stage.path / part).exists()
@@ -167,12 +183,25 @@ def _write_part(task: _PartTask) -> None:
         atomic_file(task.target) as partial,
         parquet_writer(partial, task.schema) as writer,
     ):
-        for batch in kept_groups(task.documents, task.part, task.columns, task.dedup):
-            rows = task.transform(batch).cast(task.schema)
+        groups = kept_groups(task.documents, task.part, task.columns, task.dedup)
+        for transformed in _map_ahead(task.transform, groups, task.at_once):
+            rows = transformed.cast(task.schema)
             if task.count is not None:
                 total += pc.sum(pc.list_value_length(rows[task.count])).as_py() or 0
             writer.write_batch(rows)
         writer.add_key_value_metadata({_COUNT_KEY: str(total).encode()})
+
+
+def _map_ahead(function: Callable[[T], R], items: Iterable[T], at_once: int) -> Iterator[R]:
+    """`map` in order, with `at_once` items in work while the caller uses a result."""
+    with ThreadPoolExecutor(at_once) as workers:
+        waiting: deque[Future[R]] = deque()
+        for item in items:
+            waiting.append(workers.submit(function, item))
+            if len(waiting) > at_once:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def kept_groups(

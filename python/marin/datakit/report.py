@@ -9,32 +9,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from marin.datakit.parts import part_names, read_groups, read_part
-from marin.engine import Manifest, read_manifest
+from marin.engine import Manifest, read_manifest, stage_directory
 from marin.report import charts
 from marin.report.page import Page
 
 _SAMPLES_PER_BUCKET = 2
 _SAMPLE_CHARACTERS = 1000
 _LENGTH_BINS = 40
+_SHOWN = ("corpus", "dedup", "removals", "tokens", "domains", "quality", "store")
 
 
-def write_reports(done: Mapping[str, Path], folder: Path) -> Path:
-    """Writes the pages of a build (`build`'s directories by step) into `folder`; returns the
-    first one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    manifests = {name: read_manifest(path) for name, path in done.items()}
-    removals = "removals" if "removals" in manifests else "dedup"
-    pages = {
-        "sources": _sources(manifests["corpus"]),
-        "removals": _removals(manifests["dedup"], manifests[removals]),
-        "tokens": _tokens(done["tokens"], manifests["tokens"]),
-        "domains": _domains(manifests["domains"]),
-        "quality": _quality(done["corpus"], done["quality"], manifests["quality"]),
-        "store": _store(manifests["store"]),
-    }
-    for name, page in pages.items():
-        page.write(folder / f"{name}.html")
-    return folder / "store.html"
+def write_reports(done: Mapping[str, Path], root: Path) -> Path:
+    """The pages of a build (`build`'s directories by step) as a stage of their own; returns its
+    directory, in which `store.html` is the page to begin with."""
+    manifests = {name: read_manifest(done[name]) for name in _SHOWN if name in done}
+    inputs = {name: manifest.fingerprint for name, manifest in manifests.items()}
+    with stage_directory(root, "reports", {}, inputs) as stage:
+        if not stage.finished:
+            pages = {
+                "sources": _sources(manifests["corpus"]),
+                "removals": _removals(manifests["dedup"], manifests.get("removals")),
+                "tokens": _tokens(done["tokens"], manifests["tokens"]),
+                "domains": _domains(manifests["domains"]),
+                "quality": _quality(done["corpus"], done["quality"], manifests["quality"]),
+                "store": _store(manifests["store"]),
+            }
+            for name, page in pages.items():
+                page.write(stage.path / f"{name}.html")
+            stage.finish(rows={f"{name}.html": 0 for name in pages})
+    return stage.path
 
 
 def _page(title: str, text: str) -> Page:
@@ -61,7 +64,8 @@ def _sources(manifest: Manifest) -> Page:
     return page
 
 
-def _removals(dedup: Manifest, removals: Manifest) -> Page:
+def _removals(dedup: Manifest, decontaminated: Manifest | None) -> Page:
+    removals = decontaminated or dedup
     page = _page("Removals", "Duplicates and contaminated documents.")
     section = page.section("By reason")
     section.fact("documents", removals.summary["documents"])

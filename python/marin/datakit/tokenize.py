@@ -36,7 +36,8 @@ def tokenize(
       tokenizer: a directory of `train_bpe` or `load_tokenizer`.
       dedup: its removed documents get null.
 
-    Memory: one row group of documents and the library's encodings of 4 Mi characters; a longer
+    Two row groups are in work, so that the library's threads never wait for one to be converted.
+    Memory: four row groups of documents and the library's encodings of 4 Mi characters; a longer
     document is encoded in pieces.
     """
     special = read_manifest(tokenizer).summary
@@ -56,6 +57,7 @@ def tokenize(
                 partial(_encode, tokenizer, special["bos"], special["eos"]),
                 name="Tokenize",
                 count="tokens",
+                at_once=2,
                 dedup=dedup,
                 engine=engine or Local(),
                 progress=progress or Silent(),
