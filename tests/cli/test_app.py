@@ -1,7 +1,12 @@
 """How every command fails: one line on stderr, exit code 2, no traceback."""
 
+import errno
 import subprocess
 import sys
+
+import pytest
+
+from marin.cli import app
 
 
 def marin(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -26,3 +31,23 @@ def test_an_unknown_command_exits_with_2() -> None:
     done = marin("no-such-command")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_one_line_and_other_system_errors_are_not_hidden(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = OSError(errno.ENOSPC, "No space left on device", "/data/part")
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(app, "app", fail)
+    with pytest.raises(SystemExit) as exit_:
+        app.main()
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err == (
+        "marin: /data/part: the disk is full; make room, then the same command goes on from here\n"
+    )
+    error = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(OSError, match="Input/output"):
+        app.main()

@@ -22,7 +22,7 @@ _MISSING = "{} is missing; pip install 'marin[embed]'"
 
 class Embedder(Protocol):
     """`embed` gives int8 vectors [n, dimensions] and float32 scales [n]; value = int8 * scale. A
-    null text has the zero vector and scale 0."""
+    text that is null or has no token has the zero vector and scale 0."""
 
     @property
     def dimensions(self) -> int: ...
@@ -85,11 +85,14 @@ class LastToken:
         self.dimensions = int(self._model.config.hidden_size)
 
     def embed(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-        present = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
-        encoded = self._tokenizer(
-            texts.drop_null().to_pylist(), truncation=True, max_length=self._max_tokens
-        )["input_ids"]
         vectors = np.zeros((len(texts), self.dimensions), dtype=np.float32)
+        encoded = self._tokenizer(
+            [text or "" for text in texts.to_pylist()],
+            truncation=True,
+            max_length=self._max_tokens,
+        )["input_ids"]
+        present = np.flatnonzero([len(ids) for ids in encoded])
+        encoded = [encoded[row] for row in present]
         for rows in token_batches([len(ids) for ids in encoded], self._batch_tokens):
             padded = self._tokenizer.pad(
                 {"input_ids": [encoded[row] for row in rows]}, return_tensors="pt"

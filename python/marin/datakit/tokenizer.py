@@ -210,7 +210,8 @@ def _framing(
 
 def _save(directory: Path, tokenizer: Tokenizer) -> None:
     with atomic_file(directory / FILE_NAME) as partial:
-        tokenizer.save(str(partial))
+        # Not by `tokenizer.save`, which reports a full disk as a bare Exception.
+        partial.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
 
 
 def _summary(directory: Path, bos: str | None, eos: str | None) -> dict[str, Any]:
