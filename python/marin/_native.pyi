@@ -36,9 +36,10 @@ DEDUP_NORMALIZATION: int
 class DedupSession:
     """One deduplication of exactly `documents` documents, numbered from 0.
 
-    `add` every batch, ask `repeated_id`, `plan`, `add_texts` what it names, `resolve`, and read
-    `rows`. `add` and `add_texts` may run in several threads at once and release the GIL. Files that
-    do not fit into `memory` bytes go to `directory` and vanish with the process.
+    Documents from `first_anchor` on are kept whatever they are, and come before all others.
+    `add` or `add_signed` every batch, ask `repeated_id`, `plan`, `add_texts` what it names,
+    `resolve`, and read `rows`. `add` and `add_texts` may run in several threads at once and release
+    the GIL. Files that do not fit into `memory` bytes go to `directory`; they end with the process.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class DedupSession:
         measure: str,
         priority: list[str],
         exempt: list[str],
+        first_anchor: int,
         memory: int,
         directory: str | os.PathLike[str],
     ) -> None: ...
@@ -69,8 +71,22 @@ class DedupSession:
     def plan(self, threads: int) -> NDArray[np.uint32]:
         """The documents whose texts `add_texts` has to see, ascending."""
 
-    def add_texts(self, first: int, documents: NDArray[np.uint32], texts: ArrowLike) -> None:
-        """`texts` are those of documents `first..`; only `documents` of them are read."""
+    def add_texts(
+        self, documents: NDArray[np.uint32], rows: NDArray[np.uint32], texts: ArrowLike
+    ) -> None:
+        """The text of document `documents[i]` is `texts[rows[i]]`."""
+
+    def add_signed(
+        self,
+        first: int,
+        ids: ArrowLike,
+        sources: ArrowLike,
+        kinds: NDArray[np.uint8],
+        lengths: NDArray[np.uint32],
+        exact: NDArray[np.uint64],
+        keys: NDArray[np.uint64],
+    ) -> None:
+        """Takes documents `first..` with what `dedup_sign` found."""
 
     def resolve(self, threads: int) -> None: ...
     def rows(self, first: int, count: int) -> list[ArrowArray]:
@@ -82,6 +98,18 @@ class DedupSession:
 
 def dedup_banding(threshold: float, bins: int) -> tuple[int, int]:
     """(bands, rows) of least expected error with at most `bins` values. Raises `ValueError`."""
+
+def dedup_sign(
+    texts: ArrowLike,
+    *,
+    words: int,
+    characters: int,
+    unit: str,
+    bands: int,
+    rows: int,
+    seed: int,
+) -> tuple[NDArray[np.uint8], NDArray[np.uint32], NDArray[np.uint64], NDArray[np.uint64]]:
+    """kind [n], tokens [n], exact hash [n, 2], band keys [n, bands] of texts."""
 
 def dedup_sketches(
     texts: ArrowLike, *, words: int, characters: int, unit: str, bins: int, seed: int

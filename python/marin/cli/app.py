@@ -10,6 +10,7 @@ import sys
 
 import typer
 
+from marin.cli.bench_dedup import bench_dedup
 from marin.cli.bench_mixture import bench_mixture
 from marin.cli.datakit import app as datakit
 from marin.cli.dedup import dedup
@@ -50,6 +51,7 @@ app.command()(report)
 app.add_typer(simulate, name="simulate")
 app.command()(doctor)
 bench = typer.Typer(help="Measure a part, also against other libraries.", no_args_is_help=True)
+bench.command("dedup")(bench_dedup)
 bench.command("mixture")(bench_mixture)
 app.add_typer(bench, name="bench")
 

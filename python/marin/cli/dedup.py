@@ -1,7 +1,7 @@
 """`marin dedup INPUT... --out DIR`."""
 
 import re
-import resource
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Literal
@@ -29,6 +29,20 @@ Priority = Annotated[str, typer.Option(help="Sources to keep in preference, best
 Exempt = Annotated[str, typer.Option(help="Sources that lose nothing: a,b,c.")]
 Memory = Annotated[str, typer.Option(help="Bytes for candidates, as 512MiB or 4GiB.")]
 Threads = Annotated[int, typer.Option(help="0 for all cores.")]
+Against = Annotated[
+    list[Path] | None, typer.Option(help="An index of an earlier run, whose documents stay.")
+]
+SaveIndex = Annotated[
+    Path | None, typer.Option(help="Also write there an index of the kept documents.")
+]
+Materialize = Annotated[Path | None, typer.Option(help="Also write the kept documents there.")]
+Report = Annotated[Path | None, typer.Option(help="Also write a page on what went, as HTML.")]
+Alarm = Annotated[
+    float, typer.Option("--alarm-share", help="Warn of a source that loses more than this share.")
+]
+EngineName = Annotated[
+    str, typer.Option("--engine", help="local, a number of processes, auto or ray://HOST:PORT.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -48,12 +62,22 @@ def dedup(
     exempt: Exempt = "",
     memory: Memory = "",
     threads: Threads = 0,
+    against: Against = None,
+    save_index: SaveIndex = None,
+    materialize: Materialize = None,
+    report: Report = None,
+    alarm_share: Alarm = 0.5,
+    engine: EngineName = "local",
     json_output: Json = False,
 ) -> None:
     """Find exact and near duplicates; write which documents stay, beside the documents."""
+    from marin.bench.machine import peak_bytes
     from marin.datakit.dedup import DedupConfig, Shingling, dedup_into
-    from marin.engine import read_manifest
+    from marin.datakit.dedup import materialize as write_kept
+    from marin.datakit.dedup import save_index as write_index
+    from marin.engine import engine_for, read_manifest
     from marin.engine.manifest import MANIFEST_NAME
+    from marin.report.dedup import alarms, write_dedup_report
 
     config = DedupConfig(
         threshold=threshold,
@@ -67,17 +91,33 @@ def dedup(
         threads=threads,
     )
     start = time.monotonic()
-    directory = dedup_into(inputs, out, config, progress=progress_for(json_output))
+    progress = progress_for(json_output)
+    directory = dedup_into(
+        inputs,
+        out,
+        config,
+        against=against or (),
+        engine=None if engine == "local" else engine_for(engine),
+        progress=progress,
+    )
     seconds = time.monotonic() - start
     summary = read_manifest(directory).summary
+    for source in alarms(summary["by_source"], alarm_share):
+        name = source or "(none)"
+        print(f"alarm: source {name} loses more than {alarm_share:.0%}", file=sys.stderr)
+    if report is not None:
+        write_dedup_report(directory, report, alarm_share=alarm_share)
+    if save_index is not None:
+        write_index(inputs, directory, save_index, config, progress=progress)
+    if materialize is not None:
+        write_kept(inputs, directory, materialize, progress=progress)
     if json_output:
         keys = ("documents", "kept", "removed_exact", "removed_fuzzy")
-        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print_json(
             {key: summary[key] for key in keys}
             | {
                 "seconds": round(seconds, 3),
-                "peak_bytes": peak_bytes,
+                "peak_bytes": peak_bytes(),
                 "manifest": str(directory / MANIFEST_NAME),
             }
         )

@@ -8,14 +8,17 @@ use arrow_buffer::ArrowNativeType;
 use arrow_schema::DataType;
 use marin_core::dedup::banding::{self, Banding};
 use marin_core::dedup::kperm::{Family, Permutations, Shingles};
-use marin_core::dedup::session::{Document, Reason, Session, Settings};
+use marin_core::dedup::session::{Document, Reason, Session, Settings, Signature, Signer};
 use marin_core::dedup::sketch::Sketcher;
 use marin_core::dedup::tally::{HISTOGRAM_BINS, examples, tally};
-use marin_core::dedup::text::{NORMALIZATION, Reader, Shingling, Unit};
+use marin_core::dedup::text::{Kind, NORMALIZATION, Reader, Shingling, Summary, Unit};
 use marin_core::dedup::verify::Measure;
 use marin_core::threads::with_threads;
 use marin_core::{Error, Result};
-use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
+use numpy::{
+    IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2,
+    PyUntypedArrayMethods,
+};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -70,7 +73,7 @@ struct DedupSession {
 impl DedupSession {
     #[new]
     #[pyo3(signature = (documents, *, words, characters, unit, bands, rows, seed, threshold, measure,
-                        priority, exempt, memory, directory))]
+                        priority, exempt, first_anchor, memory, directory))]
     #[allow(clippy::too_many_arguments)] // named in Python, checked by its types
     fn new(
         documents: usize,
@@ -84,6 +87,7 @@ impl DedupSession {
         measure: &str,
         priority: Vec<String>,
         exempt: Vec<String>,
+        first_anchor: u32,
         memory: usize,
         directory: PathBuf,
     ) -> PyResult<Self> {
@@ -103,6 +107,7 @@ impl DedupSession {
             measure,
             priority,
             exempt,
+            first_anchor,
             memory,
             directory,
         };
@@ -154,21 +159,57 @@ impl DedupSession {
         Ok(needed.and_then(|needed| needed).map_err(to_py_err)?.into_pyarray(py))
     }
 
-    /// `documents` are among those of the batch `first..first + len(texts)`.
+    /// The text of document `documents[i]` is `texts[rows[i]]`.
     fn add_texts(
         &self,
         py: Python<'_>,
-        first: u32,
         documents: PyReadonlyArray1<'_, u32>,
+        rows: PyReadonlyArray1<'_, u32>,
         texts: ArrowIn,
     ) -> PyResult<()> {
         let texts = byte_values(&texts.0)?;
-        let pairs: Vec<(u32, &[u8])> = documents
-            .as_slice()?
-            .iter()
-            .map(|&document| (document, texts[(document - first) as usize].unwrap_or_default()))
+        let numbered = documents.as_slice()?.iter().zip(rows.as_slice()?);
+        let pairs: Vec<(u32, &[u8])> = numbered
+            .map(|(&document, &row)| (document, texts[row as usize].unwrap_or_default()))
             .collect();
         py.detach(|| self.session.add_texts(&pairs)).map_err(to_py_err)
+    }
+
+    /// Takes documents `first..` with what `dedup_sign` found.
+    #[allow(clippy::too_many_arguments)] // the columns of a signature file
+    fn add_signed(
+        &self,
+        py: Python<'_>,
+        first: u32,
+        ids: ArrowIn,
+        sources: ArrowIn,
+        kinds: PyReadonlyArray1<'_, u8>,
+        lengths: PyReadonlyArray1<'_, u32>,
+        exact: PyReadonlyArray2<'_, u64>,
+        keys: PyReadonlyArray2<'_, u64>,
+    ) -> PyResult<()> {
+        let (ids, sources) = (byte_values(&ids.0)?, byte_values(&sources.0)?);
+        let batch: Vec<(&[u8], &str)> = ids
+            .iter()
+            .zip(&sources)
+            .map(|(id, source)| {
+                let source = std::str::from_utf8(source.unwrap_or_default()).unwrap_or("\u{fffd}");
+                (id.unwrap_or_default(), source)
+            })
+            .collect();
+        let (kinds, lengths) = (kinds.as_slice()?, lengths.as_slice()?);
+        let (exact, keys, bands) = (exact.as_slice()?, keys.as_slice()?, keys.shape()[1]);
+        let signatures: Vec<Signature> = (0..batch.len())
+            .map(|row| {
+                let kind = Kind::from_code(kinds[row]);
+                let signed = matches!(kind, Kind::Words | Kind::Characters);
+                let hash = u128::from(exact[2 * row]) << 64 | u128::from(exact[2 * row + 1]);
+                let keys =
+                    if signed { keys[row * bands..(row + 1) * bands].to_vec() } else { vec![] };
+                Signature { summary: Summary { kind, exact: hash, length: lengths[row] }, keys }
+            })
+            .collect();
+        py.detach(|| self.session.add_signed(first, &batch, &signatures)).map_err(to_py_err)
     }
 
     fn resolve(&mut self, py: Python<'_>, threads: usize) -> PyResult<()> {
@@ -281,6 +322,52 @@ fn dedup_banding(threshold: f64, bins: usize) -> PyResult<(usize, usize)> {
     Ok((banding.bands, banding.rows))
 }
 
+/// kind uint8[n], length uint32[n], exact hash uint64[n, 2], band keys uint64[n, bands].
+type SignedColumns<'py> = (
+    Bound<'py, PyArray1<u8>>,
+    Bound<'py, PyArray1<u32>>,
+    Bound<'py, PyArray2<u64>>,
+    Bound<'py, PyArray2<u64>>,
+);
+
+#[pyfunction]
+#[pyo3(signature = (texts, *, words, characters, unit, bands, rows, seed))]
+#[allow(clippy::too_many_arguments)] // named in Python, checked by its types
+fn dedup_sign<'py>(
+    py: Python<'py>,
+    texts: ArrowIn,
+    words: usize,
+    characters: usize,
+    unit: &str,
+    bands: usize,
+    rows: usize,
+    seed: u64,
+) -> PyResult<SignedColumns<'py>> {
+    let shingling = shingling(words, characters, unit).map_err(to_py_err)?;
+    let texts = byte_values(&texts.0)?;
+    let count = texts.len();
+    let (mut kinds, mut lengths) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    let (mut exact, mut keys) = (Vec::with_capacity(2 * count), Vec::with_capacity(bands * count));
+    py.detach(|| {
+        let mut signer = Signer::new(shingling, Banding { bands, rows }, seed);
+        for text in &texts {
+            let signature = signer.sign(text.unwrap_or_default(), |_| ());
+            kinds.push(signature.summary.kind as u8);
+            lengths.push(signature.summary.length);
+            exact.push((signature.summary.exact >> 64) as u64);
+            exact.push(signature.summary.exact as u64);
+            keys.extend(&signature.keys);
+            keys.resize(bands * kinds.len(), 0);
+        }
+    });
+    Ok((
+        kinds.into_pyarray(py),
+        lengths.into_pyarray(py),
+        exact.into_pyarray(py).reshape([count, 2])?,
+        keys.into_pyarray(py).reshape([count, bands])?,
+    ))
+}
+
 #[pyfunction]
 #[pyo3(signature = (texts, *, words, characters, unit, bins, seed))]
 fn dedup_sketches<'py>(
@@ -350,6 +437,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DEDUP_NORMALIZATION", NORMALIZATION)?;
     module.add_class::<DedupSession>()?;
     module.add_function(wrap_pyfunction!(dedup_banding, module)?)?;
+    module.add_function(wrap_pyfunction!(dedup_sign, module)?)?;
     module.add_function(wrap_pyfunction!(dedup_sketches, module)?)?;
     module.add_function(wrap_pyfunction!(dedup_kperm, module)?)
 }

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from marin.datakit.dedup import DedupConfig, Shingling, dedup, dedup_into
-from marin.engine import read_manifest
+from marin.engine import Local, read_manifest
 from marin.errors import MarinError
 
 
@@ -96,6 +96,7 @@ def test_means_and_order_do_not_show_in_the_bytes(tmp_path: Path) -> None:
     a = write(tmp_path / "in" / "a.parquet", texts[:half])
     b = write(tmp_path / "in" / "b.parquet", texts[half:], first=half)
     outputs = set()
+    engines = [None, None, None, Local()]
     for number, (inputs, config) in enumerate(
         [
             ([a, b], DedupConfig(threads=1)),
@@ -104,7 +105,8 @@ def test_means_and_order_do_not_show_in_the_bytes(tmp_path: Path) -> None:
             ([tmp_path / "in"], DedupConfig(threads=3)),
         ]
     ):
-        out = dedup_into(inputs, tmp_path / f"out{number}", config)
+        out = dedup_into(inputs, tmp_path / f"out{number}", config, engine=engines[number])
+        assert not (out / "signatures").exists()
         outputs.add(
             tuple((out / name).read_bytes() for name in ("a.parquet", "b.parquet", "manifest.json"))
         )

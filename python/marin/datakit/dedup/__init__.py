@@ -5,7 +5,9 @@ alone, and exchanged with datasketch.
 """
 
 from marin.datakit.dedup.config import DedupConfig, Shingling, hit_rate
+from marin.datakit.dedup.materialize import materialize
 from marin.datakit.dedup.run import dedup, dedup_into
+from marin.datakit.dedup.signatures import save_index
 from marin.datakit.dedup.sketches import Sketches, from_datasketch, sketch, to_datasketch
 
 __all__ = [
@@ -16,6 +18,8 @@ __all__ = [
     "dedup_into",
     "from_datasketch",
     "hit_rate",
+    "materialize",
+    "save_index",
     "sketch",
     "to_datasketch",
 ]

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from marin._native import xxh3_file
-from marin.engine import read_manifest, verify_files
+from marin.engine import Manifest, read_manifest, verify_files
 from marin.engine.manifest import MANIFEST_NAME
 from marin.errors import MarinError
+
+INDEX_PREFIX = "index "
+"""Names among the inputs of a manifest that are not files of documents."""
 
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 1 << 16
@@ -91,10 +95,43 @@ def find_files(inputs: Sequence[Path]) -> tuple[DocumentFile, ...]:
             )
     files, first = [], 0
     for _, name, path, fingerprint in found:
-        metadata, has_source = _open(path)
-        files.append(DocumentFile(name, path, fingerprint, first, metadata, has_source))
-        first += metadata.num_rows
+        files.append(open_documents(path, name, fingerprint, first))
+        first += files[-1].rows
     return tuple(files)
+
+
+def open_documents(path: Path, name: str, fingerprint: str, first: int) -> DocumentFile:
+    """Reads the metadata of a Parquet file of documents.
+
+    Raises:
+      MarinError: it is none, or lacks a column.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            metadata, names = file.metadata, file.schema_arrow.names
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise MarinError(f"{path}: not a readable Parquet file ({reason})") from None
+    for column in ("id", "text"):
+        if column not in names:
+            found = ", ".join(names) or "none"
+            raise MarinError(f"{path}: no column {column!r}; columns found: {found}")
+    return DocumentFile(name, path, fingerprint, first, metadata, "source" in names)
+
+
+def read_sidecars(
+    sidecars: Path, files: Sequence[DocumentFile], inputs: Sequence[Path]
+) -> Manifest:
+    """The manifest of a dedup directory over `files`, which are those of `inputs`.
+
+    Raises:
+      MarinError: it was made from other files.
+    """
+    manifest = read_manifest(sidecars)
+    made_from = {n: f for n, f in manifest.inputs.items() if not n.startswith(INDEX_PREFIX)}
+    if {file.name: file.fingerprint for file in files} != made_from:
+        raise MarinError(f"{sidecars}: made from other inputs than {', '.join(map(str, inputs))}")
+    return manifest
 
 
 def row_groups(files: Sequence[DocumentFile]) -> list[RowGroup]:
@@ -166,6 +203,18 @@ def strings(column: pa.Array, path: Path, name: str) -> pa.Array:
     raise MarinError(f"{path}: column {name!r} is {kind}, expected a string")
 
 
+def check_ids(batch: pa.RecordBatch, path: Path, first: int) -> None:
+    """Refuses null ids; `first` is the row of `path` with which `batch` begins.
+
+    Raises:
+      MarinError: an id is null.
+    """
+    valid = batch.column("id").is_valid().to_numpy(zero_copy_only=False)
+    if not valid.all():
+        row = first + int(np.argmin(valid))
+        raise MarinError(f"{path}, row {row}: its id is null; every document needs one")
+
+
 def _list(source: Path) -> Iterator[tuple[str, Path, str]]:
     if source.is_file():
         yield source.name, source, xxh3_file(source)
@@ -181,17 +230,3 @@ def _list(source: Path) -> Iterator[tuple[str, Path, str]]:
             yield path.relative_to(source).as_posix(), path, xxh3_file(path)
     else:
         raise MarinError(f"{source}: no such file or directory")
-
-
-def _open(path: Path) -> tuple[pq.FileMetaData, bool]:
-    try:
-        with pq.ParquetFile(path) as file:
-            metadata, names = file.metadata, file.schema_arrow.names
-    except (OSError, pa.ArrowException) as error:
-        reason = str(error).splitlines()[0]
-        raise MarinError(f"{path}: not a readable Parquet file ({reason})") from None
-    for name in ("id", "text"):
-        if name not in names:
-            found = ", ".join(names) or "none"
-            raise MarinError(f"{path}: no column {name!r}; columns found: {found}")
-    return metadata, "source" in names

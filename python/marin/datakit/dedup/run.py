@@ -1,5 +1,6 @@
 """Deduplication of document directories into one sidecar directory."""
 
+import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,19 +15,39 @@ from marin._native import DedupSession
 from marin.datakit.dedup.config import DedupConfig, hit_rate
 from marin.datakit.dedup.examples import read_examples
 from marin.datakit.dedup.inputs import (
+    INDEX_PREFIX,
     DocumentFile,
     RowGroup,
+    check_ids,
     find_files,
     for_each_batch,
     row_groups,
     strings,
 )
-from marin.engine import Progress, Silent, StageDir, atomic_file, stage_directory
+from marin.datakit.dedup.signatures import (
+    Anchors,
+    add_anchors,
+    add_signatures,
+    open_index,
+    sign_files,
+)
+from marin.engine import (
+    Engine,
+    Progress,
+    Silent,
+    StageDir,
+    atomic_file,
+    read_manifest,
+    stage_directory,
+)
 from marin.engine.files import PARTIAL_PREFIX
 from marin.errors import MarinError
 
 STAGE = "dedup"
-EXAMPLES = 6
+SIGNATURES = "signatures"
+"""Where tasks of an engine leave their work until the end."""
+
+EXAMPLES = 20
 _WRITE_ROWS = 1 << 17
 
 SCHEMA = pa.schema(
@@ -46,12 +67,16 @@ def dedup(
     root: Path,
     config: DedupConfig | None = None,
     *,
+    against: Sequence[Path] = (),
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Decides for every document whether it stays; returns `root/dedup-<hash>`.
 
     `inputs` are document directories or Parquet files with the columns `id`, `text` and, if there
-    is one, `source`. They are never touched. The directory returned has for each input file a
+    is one, `source`. They are never touched. Documents of the indexes `against` (see `save_index`)
+    count as kept, before all others. Documents are signed by threads of this process, or by tasks
+    of `engine`, one for each file. The directory returned has for each input file a
     sidecar of the same name and row order:
 
     - `id`; `keep`; `reason`: "", "exact" (the normalized texts are equal) or "fuzzy";
@@ -62,16 +87,15 @@ def dedup(
     The summary in the manifest has `documents`, `kept`, `removed_exact`, `removed_fuzzy`, `empty`,
     `by_source`, `similarity_histogram` ([lower edge, count]), `cluster_sizes` ([size, count]),
     `examples` and the banding with its hit rates. The same inputs and parameters give the same
-    bytes, whatever the number of threads, the memory and the order of `inputs`.
+    bytes, whatever the number of threads, the memory, the engine and the order of `inputs`.
 
     Raises:
       MarinError: an input cannot be read, lacks a column or ids, or has an id twice.
     """
     config, progress = config or DedupConfig(), progress or Silent()
     files = find_files(inputs)
-    return _run(
-        files, stage_directory(root, STAGE, config.parameters(), _names(files)), config, progress
-    )
+    stage = stage_directory(root, STAGE, config.parameters(), _names(files, against))
+    return _run(files, stage, config, against, engine, progress)
 
 
 def dedup_into(
@@ -79,6 +103,8 @@ def dedup_into(
     directory: Path,
     config: DedupConfig | None = None,
     *,
+    against: Sequence[Path] = (),
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Like `dedup`, with the sidecars in `directory` itself.
@@ -95,30 +121,39 @@ def dedup_into(
                 f"{directory}: the output would lie in the input {source}; choose another directory"
             )
     files = find_files(inputs)
-    parent = stage_directory(
-        directory.parent, STAGE, config.parameters(), _names(files), directory=directory
+    stage = stage_directory(
+        directory.parent, STAGE, config.parameters(), _names(files, against), directory=directory
     )
-    return _run(files, parent, config, progress)
+    return _run(files, stage, config, against, engine, progress)
 
 
-def _names(files: Sequence[DocumentFile]) -> dict[str, str]:
-    return {file.name: file.fingerprint for file in files}
+def _names(files: Sequence[DocumentFile], against: Sequence[Path]) -> dict[str, str]:
+    indexes = sorted(read_manifest(index).fingerprint for index in against)
+    return {file.name: file.fingerprint for file in files} | {
+        f"{INDEX_PREFIX}{number}": fingerprint for number, fingerprint in enumerate(indexes)
+    }
 
 
 def _run(
     files: Sequence[DocumentFile],
     opened: AbstractContextManager[StageDir],
     config: DedupConfig,
+    against: Sequence[Path],
+    engine: Engine | None,
     progress: Progress,
 ) -> Path:
     with opened as stage:
         if not stage.finished:
-            groups = row_groups(files)
+            groups, first = row_groups(files), sum(file.rows for file in files)
+            anchors: list[Anchors] = []
+            for index in sorted(against, key=lambda index: read_manifest(index).fingerprint):
+                anchors += open_index(index, config, first + sum(len(a.rows) for a in anchors))
             with TemporaryDirectory(prefix=f"{PARTIAL_PREFIX}spill-", dir=stage.path) as spill:
-                session = _decide(files, groups, config, Path(spill), progress)
-                summary = _summary(session, groups, config)
+                session = _decide(files, groups, anchors, config, engine, Path(spill), progress)
+                summary = _summary(session, groups, anchors, config)
                 _write(session, files, stage.path, progress)
                 del session
+            shutil.rmtree(stage.path / SIGNATURES, ignore_errors=True)
             stage.finish({file.name: file.rows for file in files}, summary)
         return stage.path
 
@@ -126,14 +161,16 @@ def _run(
 def _decide(
     files: Sequence[DocumentFile],
     groups: Sequence[RowGroup],
+    anchors: Sequence[Anchors],
     config: DedupConfig,
+    engine: Engine | None,
     spill: Path,
     progress: Progress,
 ) -> DedupSession:
     documents = sum(file.rows for file in files)
     bands, rows = config.bands
     session = DedupSession(
-        documents,
+        documents + sum(len(anchor.rows) for anchor in anchors),
         words=config.shingling.words,
         characters=config.shingling.characters,
         unit=config.shingling.unit,
@@ -144,53 +181,96 @@ def _decide(
         measure=config.measure,
         priority=list(config.priority),
         exempt=list(config.exempt),
+        first_anchor=documents,
         memory=config.memory_bytes,
         directory=spill,
     )
     threads = config.thread_count
-    with progress.task("Read and sign documents", total=documents) as task:
-
-        def sign(first: int, batch: pa.RecordBatch) -> None:
-            path = _file_of(files, first).path
-            names = batch.schema.names
-            columns = {name: strings(batch.column(name), path, name) for name in names}
-            if columns["id"].null_count:
-                row = first + int(
-                    np.argmin(columns["id"].is_valid().to_numpy(zero_copy_only=False))
-                )
-                raise MarinError(f"{_place(files, row)}: its id is null; every document needs one")
-            session.add(first, columns["id"], columns["text"], columns.get("source"))
-            task.advance(batch.num_rows)
-
-        for_each_batch(groups, _columns, threads, sign)
+    add_anchors(session, anchors)
+    if engine is None:
+        _sign_here(session, files, groups, threads, progress)
+    else:
+        signed = sign_files(files, spill.parent / SIGNATURES, config, engine, progress)
+        for file, path in zip(files, signed, strict=True):
+            add_signatures(session, path, file.first)
     repeated = session.repeated_id()
     if repeated is not None:
         name, first, second = repeated
         raise MarinError(
-            f"{_place(files, second)}: id {name!r} again, first at {_place(files, first)}; "
-            "ids have to be unique over the corpus"
+            f"{_place(files, anchors, second)}: id {name!r} again, first at "
+            f"{_place(files, anchors, first)}; ids have to be unique over the corpus"
         )
     needed = session.plan(threads)
-    wanted = [group for group in groups if len(_within(needed, group.first, group.rows))]
-    with progress.task("Read candidates again", total=len(needed)) as task:
-
-        def collect(first: int, batch: pa.RecordBatch) -> None:
-            documents = _within(needed, first, batch.num_rows)
-            path = _file_of(files, first).path
-            if len(documents):
-                session.add_texts(first, documents, strings(batch.column("text"), path, "text"))
-            task.advance(len(documents))
-
-        for_each_batch(wanted, lambda _: ["text"], threads, collect)
+    _read_again(session, needed, groups, anchors, threads, progress)
     session.resolve(threads)
     return session
+
+
+def _sign_here(
+    session: DedupSession,
+    files: Sequence[DocumentFile],
+    groups: Sequence[RowGroup],
+    threads: int,
+    progress: Progress,
+) -> None:
+    with progress.task("Read and sign documents", sum(file.rows for file in files)) as task:
+
+        def sign(first: int, batch: pa.RecordBatch) -> None:
+            file = _file_of(files, first)
+            names = batch.schema.names
+            columns = {name: strings(batch.column(name), file.path, name) for name in names}
+            check_ids(batch, file.path, first - file.first)
+            session.add(first, columns["id"], columns["text"], columns.get("source"))
+            task.advance(batch.num_rows)
+
+        for_each_batch(groups, _columns, threads, sign)
+
+
+def _read_again(
+    session: DedupSession,
+    needed: np.ndarray,
+    groups: Sequence[RowGroup],
+    anchors: Sequence[Anchors],
+    threads: int,
+    progress: Progress,
+) -> None:
+    """Hands the texts of the documents in `needed` to the session, own ones and anchors."""
+    with progress.task("Read candidates again", total=len(needed)) as task:
+
+        def collect(
+            path: Path, numbers: np.ndarray, rows: np.ndarray, batch: pa.RecordBatch
+        ) -> None:
+            if len(numbers):
+                session.add_texts(numbers, rows, strings(batch.column("text"), path, "text"))
+                task.advance(len(numbers))
+
+        def own(first: int, batch: pa.RecordBatch) -> None:
+            numbers = _within(needed, first, batch.num_rows)
+            collect(Path("documents"), numbers, numbers - np.uint32(first), batch)
+
+        wanted = [group for group in groups if len(_within(needed, group.first, group.rows))]
+        for_each_batch(wanted, lambda _: ["text"], threads, own)
+        for anchor in anchors:
+            if not len(_within(needed, anchor.first, len(anchor.rows))):
+                continue
+
+            def earlier(first: int, batch: pa.RecordBatch, anchor: Anchors = anchor) -> None:
+                numbers, rows = anchor.among(first, batch.num_rows)
+                wanted = np.isin(numbers, needed)
+                collect(anchor.file.path, numbers[wanted], rows[wanted], batch)
+
+            for_each_batch(row_groups([anchor.file]), lambda _: ["text"], threads, earlier)
 
 
 def _columns(file: DocumentFile) -> list[str]:
     return ["id", "text", "source"] if file.has_source else ["id", "text"]
 
 
-def _place(files: Sequence[DocumentFile], document: int) -> str:
+def _place(files: Sequence[DocumentFile], anchors: Sequence[Anchors], document: int) -> str:
+    for anchor in reversed(anchors):
+        if anchor.first <= document:
+            row = anchor.rows[document - anchor.first]
+            return f"{anchor.file.path}, row {row}, of the index {anchor.signatures.parent}"
     file = _file_of(files, document)
     return f"{file.path}, row {document - file.first}"
 
@@ -205,7 +285,10 @@ def _file_of(files: Sequence[DocumentFile], document: int) -> DocumentFile:
 
 
 def _summary(
-    session: DedupSession, groups: Sequence[RowGroup], config: DedupConfig
+    session: DedupSession,
+    groups: Sequence[RowGroup],
+    anchors: Sequence[Anchors],
+    config: DedupConfig,
 ) -> dict[str, Any]:
     summary = session.summary()
     by_source = summary["by_source"]
@@ -221,10 +304,10 @@ def _summary(
         "similarity_histogram": [
             [edge, count]
             for edge, count in summary["similarity_histogram"]
-            if edge + 0.02 > config.threshold
+            if edge + 0.02 >= config.threshold
         ],
         "kept": totals["documents"] - totals["removed_exact"] - totals["removed_fuzzy"],
-        "examples": read_examples(session.examples(EXAMPLES), groups),
+        "examples": read_examples(session.examples(EXAMPLES), groups, anchors, config.thread_count),
         "hit_rates": [[s, round(hit_rate(s, bands, rows), 6)] for s in near if 0 < s <= 1],
     }
 

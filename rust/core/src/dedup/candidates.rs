@@ -4,6 +4,7 @@
 //! which survivors are chosen.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use rayon::prelude::*;
 use xxhash_rust::xxh3::Xxh3;
@@ -56,44 +57,76 @@ impl Buckets {
 /// The copies of a cluster fall together in nearly every band; the same bucket in several bands
 /// says nothing new and is kept once, with the number of bands it stands for in `weights`.
 pub fn buckets(spill: &Spill, rank_of: impl Fn(u32) -> u32 + Sync) -> Result<(Buckets, Vec<u16>)> {
-    let partitions: Vec<Buckets> = (0..spill.partitions())
-        .into_par_iter()
-        .map(|partition| {
-            let mut records = spill.take(partition)?;
-            for record in &mut records {
-                record.document = rank_of(record.document);
-            }
-            records.sort_unstable();
-            records.dedup();
-            let mut buckets = Buckets::default();
-            for run in records.chunk_by(|a, b| a.key == b.key).filter(|run| run.len() > 1) {
-                buckets.push(run.iter().map(|record| record.document));
-            }
-            Ok(buckets)
-        })
-        .collect::<Result<_>>()?;
-    Ok(distinct(&partitions))
+    let read = |partition: usize| {
+        let mut records = spill.take(partition)?;
+        for record in &mut records {
+            record.document = rank_of(record.document);
+        }
+        records.sort_unstable();
+        records.dedup();
+        let mut buckets = Buckets::default();
+        for run in records.chunk_by(|a, b| a.key == b.key).filter(|run| run.len() > 1) {
+            buckets.push(run.iter().map(|record| record.document));
+        }
+        Ok(buckets)
+    };
+    let mut distinct = Distinct::default();
+    let partitions: Vec<usize> = (0..spill.partitions()).collect();
+    for group in partitions.chunks(rayon::current_num_threads()) {
+        let found: Vec<Buckets> =
+            group.par_iter().map(|&partition| read(partition)).collect::<Result<_>>()?;
+        found.iter().flat_map(Buckets::iter).for_each(|members| distinct.add(members));
+    }
+    Ok((distinct.buckets, distinct.weights))
 }
 
-fn distinct(partitions: &[Buckets]) -> (Buckets, Vec<u16>) {
-    let mut seen = HashMap::new();
-    let (mut all, mut weights) = (Buckets::default(), Vec::new());
-    for members in partitions.iter().flat_map(Buckets::iter) {
+#[derive(Default)]
+struct Distinct {
+    /// The number of the bucket by the hash of its members.
+    seen: HashMap<u128, u32>,
+    buckets: Buckets,
+    weights: Vec<u16>,
+}
+
+impl Distinct {
+    fn add(&mut self, members: &[u32]) {
         let mut hasher = Xxh3::new();
         members.iter().for_each(|member| hasher.update(&member.to_le_bytes()));
-        let index = *seen.entry(hasher.digest128()).or_insert(all.len());
-        if index == all.len() {
-            all.push(members.iter().copied());
-            weights.push(0u16);
+        let number = *self.seen.entry(hasher.digest128()).or_insert(self.buckets.len() as u32);
+        if number as usize == self.buckets.len() {
+            self.buckets.push(members.iter().copied());
+            self.weights.push(0);
         }
-        weights[index] = weights[index].saturating_add(1);
+        let weight = &mut self.weights[number as usize];
+        *weight = weight.saturating_add(1);
     }
-    (all, weights)
 }
 
-/// Sets of buckets that share no document with those of another set, as bucket numbers; the sets
-/// with most members first.
-pub fn components(buckets: &Buckets, documents: &[u32]) -> Vec<Vec<u32>> {
+/// Sets of buckets that share no document with those of another set.
+pub struct Components {
+    buckets: Vec<u32>,
+    /// Where each set lies in `buckets`; the sets with most members first.
+    ranges: Vec<Range<u32>>,
+}
+
+impl Components {
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// The bucket numbers of one set.
+    pub fn get(&self, component: usize) -> &[u32] {
+        let Range { start, end } = self.ranges[component];
+        &self.buckets[start as usize..end as usize]
+    }
+}
+
+/// `documents` are all members of the buckets, ascending.
+pub fn components(buckets: &Buckets, documents: &[u32]) -> Components {
     let index = |rank: u32| documents.binary_search(&rank).expect("a member of some bucket") as u32;
     let mut parent: Vec<u32> = (0..documents.len() as u32).collect();
     for members in buckets.iter() {
@@ -110,15 +143,21 @@ pub fn components(buckets: &Buckets, documents: &[u32]) -> Vec<Vec<u32>> {
         .map(|bucket| (find(&mut parent, index(buckets.get(bucket)[0])), bucket as u32))
         .collect();
     rooted.sort_unstable();
-    let mut components: Vec<Vec<u32>> = rooted
+    let mut start = 0;
+    let mut ranges: Vec<Range<u32>> = rooted
         .chunk_by(|a, b| a.0 == b.0)
-        .map(|component| component.iter().map(|&(_, bucket)| bucket).collect())
+        .map(|component| {
+            let end = start + component.len() as u32;
+            std::mem::replace(&mut start, end)..end
+        })
         .collect();
-    let size = |component: &Vec<u32>| {
-        component.iter().map(|&bucket| buckets.get(bucket as usize).len()).sum::<usize>()
-    };
-    components.sort_by_cached_key(|component| std::cmp::Reverse(size(component)));
-    components
+    let sorted: Vec<u32> = rooted.into_iter().map(|(_, bucket)| bucket).collect();
+    ranges.sort_by_cached_key(|range| {
+        let members = sorted[range.start as usize..range.end as usize].iter();
+        let count: usize = members.map(|&bucket| buckets.get(bucket as usize).len()).sum();
+        std::cmp::Reverse(count)
+    });
+    Components { buckets: sorted, ranges }
 }
 
 fn find(parent: &mut [u32], mut node: u32) -> u32 {
@@ -170,6 +209,7 @@ mod tests {
             spilled(&[&[(1, 1), (1, 2), (2, 8), (2, 9)], &[(3, 2), (3, 3), (4, 4), (4, 1)]]);
         let (buckets, _) = buckets(&spill, |document| document).unwrap();
         let components = components(&buckets, &buckets.documents());
-        assert_eq!(components.iter().map(Vec::len).collect::<Vec<_>>(), [3, 1]);
+        let sizes: Vec<usize> = (0..components.len()).map(|i| components.get(i).len()).collect();
+        assert_eq!(sizes, [3, 1]);
     }
 }

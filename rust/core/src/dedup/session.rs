@@ -19,7 +19,7 @@ use super::sketch::Sketcher;
 use super::spill::{Record, Spill};
 use super::store::Store;
 use super::survivors::{Rules, Work, choose};
-use super::text::{Kind, Reader, Shingling};
+use super::text::{Kind, Reader, Shingling, Summary};
 use super::verify::{Measure, sort_distinct};
 use crate::{Error, Result};
 
@@ -42,10 +42,54 @@ pub struct Settings {
     pub priority: Vec<String>,
     /// Sources whose documents are never removed.
     pub exempt: Vec<String>,
+    /// Documents from this number on are kept whatever they are, and come before all others: those
+    /// of earlier runs.
+    pub first_anchor: u32,
     /// Bytes that band keys, shingle sets and raw hashes may take in memory together.
     pub memory: usize,
     /// Where files go that do not fit in memory; an existing directory.
     pub directory: PathBuf,
+}
+
+/// What [`Signer::sign`] finds in one text, all that candidates are made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signature {
+    pub summary: Summary,
+    /// One key per band; none for a text without shingles.
+    pub keys: Vec<u64>,
+}
+
+/// Signs texts one after the other, reusing its buffers.
+pub struct Signer {
+    reader: Reader,
+    sketcher: Sketcher,
+    banding: Banding,
+    scratch: Vec<u64>,
+}
+
+impl Signer {
+    pub fn new(shingling: Shingling, banding: Banding, seed: u64) -> Self {
+        Self {
+            reader: Reader::new(shingling),
+            sketcher: Sketcher::new(banding.bins(), seed),
+            banding,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Also hands the distinct shingles of the text, ascending, to `keep`.
+    pub fn sign(&mut self, text: &[u8], keep: impl FnOnce(&[u64])) -> Signature {
+        let (summary, shingles) = self.reader.read(text);
+        let mut keys = Vec::new();
+        if matches!(summary.kind, Kind::Words | Kind::Characters) {
+            let sketch = self.sketcher.sketch(shingles);
+            keys.extend((0..self.banding.bands).map(|band| self.banding.key(sketch, band)));
+            sort_distinct(shingles, &mut self.scratch);
+            keep(shingles);
+        }
+        self.reader.shrink(BUFFER_TOKENS);
+        Signature { summary, keys }
+    }
 }
 
 /// One document of a batch. A text of None counts as empty.
@@ -146,47 +190,60 @@ impl Session {
         })
     }
 
+    /// Takes documents `first..first + batch.len()` that are signed already.
+    pub fn add_signed(
+        &self,
+        first: u32,
+        batch: &[(&[u8], &str)],
+        signatures: &[Signature],
+    ) -> Result<()> {
+        self.push_keys(first, signatures.iter().map(|signature| signature.keys.as_slice()))?;
+        let mut table = self.table.lock().expect("no thread panics while it holds the table");
+        for (at, (&(_, source), signature)) in (first as usize..).zip(batch.iter().zip(signatures))
+        {
+            table.set(at, Ok(signature.summary), source);
+        }
+        table.ids.add(first, batch.iter().map(|&(id, _)| id));
+        table.added += batch.len();
+        Ok(())
+    }
+
+    fn push_keys<'a>(&self, first: u32, keys: impl Iterator<Item = &'a [u64]>) -> Result<()> {
+        let mut records: Vec<Vec<Record>> = vec![Vec::new(); self.settings.banding.bands];
+        for (document, keys) in (first..).zip(keys) {
+            for (records, &key) in records.iter_mut().zip(keys) {
+                records.push(Record { key, document });
+            }
+        }
+        records.iter().enumerate().try_for_each(|(band, records)| self.spill.push(band, records))
+    }
+
     /// Takes documents `first..first + batch.len()`.
     pub fn add(&self, first: u32, batch: &[Document<'_>]) -> Result<()> {
-        let bands = self.settings.banding.bands;
-        let mut reader = Reader::new(self.settings.shingling);
-        let mut sketcher = Sketcher::new(self.settings.banding.bins(), self.settings.seed);
-        let mut records: Vec<Vec<Record>> = vec![Vec::new(); bands];
-        let mut scratch = Vec::new();
-        let mut summaries = Vec::with_capacity(batch.len());
-        for (number, document) in (first..).zip(batch) {
-            let text = document.text.unwrap_or_default();
-            if let Some(same) = self.seen_before(text, number) {
-                summaries.push(Err(same));
-                continue;
-            }
-            let (summary, shingles) = reader.read(text);
-            if matches!(summary.kind, Kind::Words | Kind::Characters) {
-                let sketch = sketcher.sketch(shingles);
-                for (band, records) in records.iter_mut().enumerate() {
-                    let key = self.settings.banding.key(sketch, band);
-                    records.push(Record { key, document: number });
+        let Settings { shingling, banding, seed, .. } = self.settings;
+        let mut signer = Signer::new(shingling, banding, seed);
+        let signed: Vec<std::result::Result<Signature, u32>> = (first..)
+            .zip(batch)
+            .map(|(number, document)| {
+                let text = document.text.unwrap_or_default();
+                match self.seen_before(text, number) {
+                    Some(same) => Err(same),
+                    None => Ok(signer.sign(text, |shingles| {
+                        self.store.offer(number, shingles);
+                    })),
                 }
-                sort_distinct(shingles, &mut scratch);
-                self.store.offer(number, shingles);
-            }
-            summaries.push(Ok(summary));
-            reader.shrink(BUFFER_TOKENS);
-        }
-        for (band, records) in records.iter().enumerate() {
-            self.spill.push(band, records)?;
-        }
+            })
+            .collect();
+        let keys =
+            signed.iter().map(|signed| signed.as_ref().map_or(&[][..], |signed| &signed.keys));
+        self.push_keys(first, keys)?;
         let mut table = self.table.lock().expect("no thread panics while it holds the table");
-        for (at, (summary, document)) in (first as usize..).zip(summaries.iter().zip(batch)) {
-            match *summary {
-                Ok(summary) => {
-                    table.exact[at] = summary.exact;
-                    table.length[at] = summary.length;
-                    table.kind[at] = summary.kind;
-                }
-                Err(same) => table.same[at] = same,
-            }
-            table.source[at] = table.source_number(document.source);
+        for (at, (signed, document)) in (first as usize..).zip(signed.iter().zip(batch)) {
+            table.set(
+                at,
+                signed.as_ref().map(|signed| signed.summary).map_err(|&same| same),
+                document.source,
+            );
         }
         table.ids.add(first, batch.iter().map(|document| document.id));
         table.added += batch.len();
@@ -273,7 +330,10 @@ impl Session {
         let plan = self.plan.take().ok_or_else(|| Error::invalid("resolve before plan"))?;
         let table = self.table.get_mut().expect("no thread panics while it holds the table");
         let exempt = table.exempt(&self.settings.exempt);
-        let is_exempt = |document: u32| exempt[table.source[document as usize] as usize];
+        let is_exempt = |document: u32| {
+            document >= self.settings.first_anchor
+                || exempt[table.source[document as usize] as usize]
+        };
         let rules = Rules {
             measure: self.settings.measure,
             threshold: self.settings.threshold,
@@ -306,9 +366,10 @@ impl Session {
         Ok(())
     }
 
-    /// The decisions by document; empty before [`Session::resolve`].
+    /// The decisions over all documents but the anchors; empty before [`Session::resolve`].
     pub fn decisions(&self) -> &[Decision] {
-        &self.decisions
+        let own = self.decisions.len().min(self.settings.first_anchor as usize);
+        &self.decisions[..own]
     }
 
     pub fn work(&self) -> Work {
@@ -340,6 +401,19 @@ impl Documents<'_> {
 }
 
 impl Table {
+    /// Notes a document's summary, or the document whose raw text it repeats.
+    fn set(&mut self, at: usize, summary: std::result::Result<Summary, u32>, source: &str) {
+        match summary {
+            Ok(summary) => {
+                self.exact[at] = summary.exact;
+                self.length[at] = summary.length;
+                self.kind[at] = summary.kind;
+            }
+            Err(same) => self.same[at] = same,
+        }
+        self.source[at] = self.source_number(source);
+    }
+
     fn source_number(&mut self, source: &str) -> u32 {
         if let Some(&number) = self.source_numbers.get(source) {
             return number;
@@ -365,7 +439,7 @@ impl Table {
         self.sources.iter().map(|source| sources.contains(source)).collect()
     }
 
-    /// Documents from the best to the worst: exempt ones, then by the priority of their source, the
+    /// Documents from the best to the worst: anchors, exempt ones, then by the priority of their source, the
     /// longest first, ties by id.
     fn order(&self, settings: &Settings) -> Vec<u32> {
         let exempt = self.exempt(&settings.exempt);
@@ -381,7 +455,8 @@ impl Table {
             .collect();
         let key = |document: u32| {
             let at = document as usize;
-            place[self.source[at] as usize] << 32 | u64::from(!self.length[at])
+            let own = u64::from(document < settings.first_anchor);
+            own << 63 | place[self.source[at] as usize] << 32 | u64::from(!self.length[at])
         };
         let mut order: Vec<u32> = (0..self.length.len() as u32).collect();
         order.par_sort_unstable_by(|&a, &b| {

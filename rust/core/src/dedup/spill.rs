@@ -1,13 +1,14 @@
 //! Records that may not fit in memory: band keys, partitioned by band and by the key's first bits.
 //!
-//! Each partition is a buffer that moves to a file of its own when all buffers together pass the
-//! limit. A partition is read back as a whole, so there are enough of them that one fits.
+//! Each partition is a buffer. When all buffers together pass the limit, full ones go to one file,
+//! and the partition remembers where. A partition is read back as a whole, so there are enough of
+//! them that one fits.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use crate::{Error, Result};
 
@@ -30,25 +31,36 @@ pub struct Spill {
     bands: usize,
     prefix_bits: u32,
     partitions: Vec<Mutex<Partition>>,
+    file: OnceLock<File>,
+    file_bytes: AtomicU64,
 }
 
 #[derive(Default)]
 struct Partition {
     buffer: Vec<u8>,
-    file: Option<File>,
-    written: usize,
+    /// Offset and length of what was written out.
+    written: Vec<(u64, usize)>,
 }
 
 impl Spill {
-    /// For at most `documents` records per band and `limit` bytes of memory. Files are made in
-    /// `directory` when needed, and are removed with the value.
+    /// For at most `documents` records per band and `limit` bytes of memory. The file is made in
+    /// `directory` when needed, and vanishes with the value.
     pub fn new(directory: &Path, bands: usize, documents: usize, limit: usize) -> Self {
         let band_bytes = documents * std::mem::size_of::<Record>();
         let parts = band_bytes.div_ceil((limit / 4).max(1 << 20));
         let prefix_bits = parts.next_power_of_two().trailing_zeros();
         let partitions = (0..bands << prefix_bits).map(|_| Mutex::default()).collect();
         let directory = directory.to_owned();
-        Self { directory, limit, used: AtomicUsize::new(0), bands, prefix_bits, partitions }
+        Self {
+            directory,
+            limit,
+            used: AtomicUsize::new(0),
+            bands,
+            prefix_bits,
+            partitions,
+            file: OnceLock::new(),
+            file_bytes: AtomicU64::new(0),
+        }
     }
 
     pub fn bands(&self) -> usize {
@@ -89,66 +101,66 @@ impl Spill {
             locked.buffer.extend_from_slice(&record.document.to_le_bytes());
         }
         let used = self.used.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if used > self.limit
-            && locked.buffer.len() >= WRITE_BYTES.min(self.limit / self.partitions.len())
-        {
-            self.write_out(partition, &mut locked)?;
+        let worth_writing = WRITE_BYTES.min(self.limit / self.partitions.len());
+        if used > self.limit && locked.buffer.len() >= worth_writing {
+            self.write_out(&mut locked)?;
         }
         Ok(())
     }
 
-    fn write_out(&self, number: usize, partition: &mut Partition) -> Result<()> {
-        if partition.file.is_none() {
-            partition.file = Some(self.create(number)?);
-        }
-        let file = partition.file.as_mut().expect("opened above");
-        file.write_all(&partition.buffer).map_err(|error| self.failed(error))?;
-        partition.written += partition.buffer.len();
-        self.used.fetch_sub(partition.buffer.len(), Ordering::Relaxed);
-        partition.buffer.clear();
+    fn write_out(&self, partition: &mut Partition) -> Result<()> {
+        let bytes = partition.buffer.len();
+        let offset = self.file_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let file = self.file()?;
+        file.write_all_at(&partition.buffer, offset).map_err(|error| self.failed(error))?;
+        partition.written.push((offset, bytes));
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        partition.buffer = Vec::new();
         Ok(())
     }
 
-    fn create(&self, number: usize) -> Result<File> {
-        let path = self.directory.join(format!("band-{number:05}"));
+    fn file(&self) -> Result<&File> {
+        if let Some(file) = self.file.get() {
+            return Ok(file);
+        }
+        let file = self.create().map_err(|error| self.failed(error))?;
+        Ok(self.file.get_or_init(|| file))
+    }
+
+    fn create(&self) -> std::io::Result<File> {
+        // Several threads may come here at once; all but one of their files are dropped.
+        let thread = std::thread::current().id();
+        let path = self.directory.join(format!("bands-{thread:?}"));
         let file =
-            OpenOptions::new().create(true).truncate(true).read(true).write(true).open(&path);
-        let file = file.map_err(|error| self.failed(error))?;
+            OpenOptions::new().create(true).truncate(true).read(true).write(true).open(&path)?;
         // The open file stays usable without its name, and goes with the process however that ends.
-        std::fs::remove_file(&path).map_err(|error| self.failed(error))?;
+        std::fs::remove_file(&path)?;
         Ok(file)
     }
 
     /// Takes all records of a partition out, in no particular order.
     pub fn take(&self, partition: usize) -> Result<Vec<Record>> {
-        let mut locked = self.lock(partition);
-        let partition = std::mem::take(&mut *locked);
-        self.used.fetch_sub(partition.buffer.len(), Ordering::Relaxed);
-        let mut records =
-            Vec::with_capacity((partition.written + partition.buffer.len()) / RECORD_BYTES);
-        if let Some(mut file) = partition.file {
-            use std::io::Seek;
-            let mut block = vec![0; RECORD_BYTES << 14];
-            let mut left = partition.written;
-            file.rewind().map_err(|error| self.failed(error))?;
-            while left > 0 {
-                let part = left.min(block.len());
-                file.read_exact(&mut block[..part]).map_err(|error| self.failed(error))?;
-                records.extend(block[..part].chunks_exact(RECORD_BYTES).map(decode));
-                left -= part;
-            }
+        let Partition { buffer, written } = std::mem::take(&mut *self.lock(partition));
+        self.used.fetch_sub(buffer.len(), Ordering::Relaxed);
+        let bytes = buffer.len() + written.iter().map(|&(_, length)| length).sum::<usize>();
+        let mut records = Vec::with_capacity(bytes / RECORD_BYTES);
+        let mut block = Vec::new();
+        for (offset, length) in written {
+            block.resize(length, 0);
+            self.file()?.read_exact_at(&mut block, offset).map_err(|error| self.failed(error))?;
+            records.extend(block.chunks_exact(RECORD_BYTES).map(decode));
         }
-        records.extend(partition.buffer.chunks_exact(RECORD_BYTES).map(decode));
+        records.extend(buffer.chunks_exact(RECORD_BYTES).map(decode));
         Ok(records)
     }
 
-    fn lock(&self, partition: usize) -> std::sync::MutexGuard<'_, Partition> {
+    fn lock(&self, partition: usize) -> MutexGuard<'_, Partition> {
         self.partitions[partition].lock().expect("no thread panics while it holds a partition")
     }
 
     fn failed(&self, error: std::io::Error) -> Error {
         let directory = self.directory.display();
-        Error::Io(std::io::Error::new(error.kind(), format!("spill files in {directory}: {error}")))
+        Error::Io(std::io::Error::new(error.kind(), format!("spill file in {directory}: {error}")))
     }
 }
 

@@ -58,10 +58,11 @@ where
     Never: Fn(u32) -> bool + Sync,
 {
     let (compared, crowded) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let parts: Vec<Vec<Removal>> = components(buckets, &buckets.documents())
-        .par_iter()
+    let components = components(buckets, &buckets.documents());
+    let parts: Vec<Vec<Removal>> = (0..components.len())
+        .into_par_iter()
         .map(|component| {
-            let mut visit = Visit::new(buckets, weights, component);
+            let mut visit = Visit::new(buckets, weights, components.get(component));
             let removals = visit.run(rules)?;
             compared.fetch_add(visit.work.compared, Ordering::Relaxed);
             crowded.fetch_add(visit.work.crowded, Ordering::Relaxed);

@@ -30,7 +30,8 @@ pub struct Tally {
 pub fn tally(decisions: &[Decision], documents: &Documents<'_>) -> Tally {
     let mut by_source: BTreeMap<&str, SourceTally> = BTreeMap::new();
     let mut histogram = [0; HISTOGRAM_BINS];
-    let mut sizes = vec![0u64; decisions.len()];
+    let clusters = decisions.iter().map(|decision| decision.twin as usize + 1).max().unwrap_or(0);
+    let mut sizes = vec![0u64; clusters];
     for (number, decision) in (0u32..).zip(decisions) {
         let counts = by_source.entry(documents.source(number)).or_default();
         counts.documents += 1;

@@ -31,6 +31,13 @@ pub enum Kind {
     Characters,
 }
 
+impl Kind {
+    /// The kind of which `code` is the number, as `kind as u8` gives it.
+    pub fn from_code(code: u8) -> Self {
+        [Self::Empty, Self::Short, Self::Words, Self::Characters][usize::from(code) & 3]
+    }
+}
+
 /// What a text is cut into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {

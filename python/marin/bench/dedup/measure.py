@@ -1,0 +1,156 @@
+"""Runs the deduplicators one by one, each in its own process, and judges what they keep."""
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import marin
+from marin.bench.dedup.peers import PEERS, THRESHOLD
+from marin.bench.dedup.truth import Truth, select_documents
+from marin.bench.dedup.worker import MARIN
+from marin.bench.machine import describe_machine
+from marin.engine import Progress
+from marin.errors import MarinError
+
+_MEGABYTE = 1_000_000
+_TIMEOUT_SECONDS = 1800
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """`documents` in the truth set; `peer_megabytes` of text for all tools side by side, of which
+    the slowest reads 7 MB in a second; `runs` of which the median counts.
+    """
+
+    documents: int = 6000
+    peer_megabytes: int = 60
+    runs: int = 3
+
+
+def measure(
+    files: Sequence[Path], tools: Sequence[str], config: BenchConfig, *, progress: Progress
+) -> dict[str, Any]:
+    """Speed and memory of marin on all of `files`, and of every tool on a part of them; quality of
+    every tool. Returns what `marin bench dedup --json` prints.
+
+    Raises:
+      MarinError: a tool is unknown or not installed, or fails.
+    """
+    versions = {tool: _version(tool) for tool in (MARIN, *tools)}
+    results: list[dict[str, Any]] = []
+
+    def add(tool: str, metric: str, unit: str, values: Sequence[float]) -> None:
+        row = {"tool": tool, "version": versions[tool], "metric": metric}
+        value = statistics.median(values)
+        results.append(row | {"value": value, "unit": unit, "runs": [float(v) for v in values]})
+
+    def speed(tool: str, metric: str, inputs: Sequence[Path], text_bytes: int) -> None:
+        done = [_run(tool, inputs) for _ in range(config.runs)]
+        add(tool, f"{metric}_speed", "MB/s", [text_bytes / d.seconds / _MEGABYTE for d in done])
+        add(tool, f"{metric}_peak", "MB", [d.peak_bytes / _MEGABYTE for d in done])
+
+    with TemporaryDirectory() as folder, progress.task("Measure", len(versions) + 2) as task:
+        part = Path(folder) / "part.parquet"
+        part_bytes = _write_part(files, config.peer_megabytes * _MEGABYTE, part)
+        chosen = select_documents(files, config.documents, Path(folder) / "truth.parquet")
+        truth = Truth(chosen, THRESHOLD)
+        task.advance(1)
+        speed(MARIN, "all", files, sum(_text_bytes(file) for file in files))
+        task.advance(1)
+        for tool in versions:
+            speed(tool, "part", [part], part_bytes)
+            quality = truth.judge(_run(tool, [chosen]).keep)
+            add(tool, "recall", "share", [quality.recall])
+            add(tool, "precision", "share", [quality.precision])
+            add(tool, "orphans", "documents", [quality.orphans])
+            add(tool, "missed", "pairs", [quality.missed])
+            task.advance(1)
+    corpus = {
+        "text_bytes": sum(_text_bytes(file) for file in files),
+        "documents": sum(pq.read_metadata(file).num_rows for file in files),
+        "part_bytes": part_bytes,
+        "truth_documents": truth.documents,
+        "true_pairs": len(truth.pairs),
+        "threshold": THRESHOLD,
+    }
+    return {"machine": describe_machine(), "corpus": corpus, "results": results}
+
+
+@dataclass(frozen=True)
+class _Done:
+    seconds: float
+    peak_bytes: int
+    keep: np.ndarray
+
+
+def _run(tool: str, files: Sequence[Path]) -> _Done:
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "out.npz"
+        module = "marin.bench.dedup.worker"
+        command = [sys.executable, "-m", module, tool, str(out), *map(str, files)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise MarinError(
+                f"{tool}: not done after {_TIMEOUT_SECONDS} s; give it less text"
+            ) from None
+        if done.returncode != 0:
+            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            raise MarinError(f"{tool}: failed on {len(files)} files: {last}")
+        with np.load(out) as found:
+            return _Done(float(found["seconds"]), int(found["peak_bytes"]), found["keep"])
+
+
+def _version(tool: str) -> str:
+    if tool == MARIN:
+        return marin.__version__
+    if tool not in PEERS:
+        raise MarinError(f"{tool}: unknown; known are {', '.join(PEERS)}")
+    distribution = PEERS[tool][0]
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        raise MarinError(
+            f"{tool}: {distribution} is not installed; install the extra `bench` or leave it out"
+        ) from None
+
+
+def _text_bytes(file: Path) -> int:
+    """Bytes of text, from the file's metadata if its maker left them there."""
+    left = (pq.read_metadata(file).metadata or {}).get(b"text_bytes")
+    if left is not None:
+        return int(left)
+    table = pq.read_table(file, columns=["text"])
+    return int(sum(chunk.nbytes for chunk in table["text"].chunks))
+
+
+def _write_part(files: Sequence[Path], most_bytes: int, out: Path) -> int:
+    """Writes whole files, the smallest first, and a piece of one until `most_bytes` of text."""
+    tables, total = [], 0
+    for file in sorted(files, key=lambda file: (_text_bytes(file), file)):
+        table = pq.read_table(file, columns=["id", "text"])
+        sizes = np.concatenate([_lengths(chunk) for chunk in table["text"].chunks])
+        rows = int(np.searchsorted(np.cumsum(sizes), most_bytes - total, side="right"))
+        tables.append(table.slice(0, rows))
+        total += int(sizes[:rows].sum())
+        if rows < table.num_rows:
+            break
+    pq.write_table(pa.concat_tables(tables).replace_schema_metadata(None), out, row_group_size=2000)
+    return total
+
+
+def _lengths(texts: pa.Array) -> np.ndarray:
+    """Bytes of each text, int64."""
+    lengths: np.ndarray = pc.binary_length(texts).to_numpy(zero_copy_only=False)
+    return lengths.astype(np.int64)

@@ -1,0 +1,272 @@
+"""Signatures of documents as files: what candidates are made from, without the texts.
+
+They carry the work of other processes and machines to the one that decides.
+
+An index of a finished deduplication is the signatures of the documents that it kept. Later corpora
+are checked against it without reading its documents again, except those that are candidates.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from marin._native import DEDUP_NORMALIZATION, DedupSession, dedup_sign
+from marin.datakit.dedup.config import DedupConfig
+from marin.datakit.dedup.inputs import (
+    DocumentFile,
+    check_ids,
+    find_files,
+    for_each_batch,
+    open_documents,
+    read_sidecars,
+    row_groups,
+    strings,
+)
+from marin.engine import (
+    Engine,
+    Progress,
+    Silent,
+    atomic_file,
+    read_manifest,
+    stage_directory,
+)
+from marin.errors import MarinError
+
+STAGE = "dedup-index"
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """The kept documents of one input file of an earlier run: document `first + i` of this run is
+    row `rows[i]` (ascending) of `file`; `signatures` has a row for each.
+    """
+
+    file: DocumentFile
+    rows: np.ndarray
+    signatures: Path
+    first: int
+
+    def among(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Documents in rows `first..first + count` of the file: their numbers and rows, uint32."""
+        low, high = np.searchsorted(self.rows, [first, first + count])
+        numbers = np.arange(low, high, dtype=np.uint32) + np.uint32(self.first)
+        return numbers, self.rows[low:high] - np.uint32(first)
+
+
+def save_index(
+    inputs: Sequence[Path],
+    sidecars: Path,
+    directory: Path,
+    config: DedupConfig | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Path:
+    """Writes to `directory` the signatures of the documents that `sidecars`, the result of `dedup`
+    over `inputs` with `config`, keeps. The index names the files of `inputs`, which have to stay.
+
+    Raises:
+      MarinError: the sidecars are of other inputs or another configuration.
+    """
+    config, progress = config or DedupConfig(), progress or Silent()
+    files = find_files(inputs)
+    manifest = read_sidecars(sidecars, files, inputs)
+    if manifest.parameters != config.parameters():
+        raise MarinError(f"{sidecars}: made with other parameters than this index would have")
+    names = {f"{number:05d}.parquet": file for number, file in enumerate(files)}
+    with stage_directory(
+        directory.parent,
+        STAGE,
+        _identity(config),
+        {"sidecars": manifest.fingerprint},
+        directory=directory,
+    ) as stage:
+        if not stage.finished:
+            rows = {}
+            with progress.task("Write index", total=len(files)) as task:
+                for name, file in names.items():
+                    kept = pq.read_table(sidecars / file.name, columns=["keep"])["keep"].to_numpy()
+                    rows[name] = _write(file, kept, stage.path / name, config)
+                    task.advance(1)
+            documents = {
+                name: {"path": str(file.path.resolve()), "fingerprint": file.fingerprint}
+                for name, file in names.items()
+            }
+            stage.finish(rows, {"documents": documents})
+        return stage.path
+
+
+def open_index(directory: Path, config: DedupConfig, first: int) -> list[Anchors]:
+    """The documents of an index, numbered from `first`.
+
+    Raises:
+      MarinError: it was made with other shingles, normalization, seed or bands, so that its keys
+        would mean nothing here; or a file of its documents is gone or has changed.
+    """
+    manifest = read_manifest(directory)
+    if manifest.stage != STAGE:
+        raise MarinError(f"{directory}: a {manifest.stage}, not an index of a deduplication")
+    for key, value in _identity(config).items():
+        if manifest.parameters.get(key) != value:
+            raise MarinError(
+                f"{directory}: index of {key} {manifest.parameters.get(key)!r}, this run has "
+                f"{value!r}; keys of both cannot be compared"
+            )
+    anchors = []
+    for entry in manifest.files:
+        place: dict[str, Any] = manifest.summary["documents"][entry.name]
+        file = open_documents(Path(place["path"]), entry.name, place["fingerprint"], first=0)
+        rows = pq.read_table(directory / entry.name, columns=["row"])["row"].to_numpy()
+        anchors.append(Anchors(file, rows, directory / entry.name, first))
+        first += len(rows)
+    return anchors
+
+
+def add_anchors(session: DedupSession, anchors: Sequence[Anchors]) -> None:
+    """Gives the signatures of all anchors to `session`."""
+    for anchor in anchors:
+        add_signatures(session, anchor.signatures, anchor.first)
+
+
+def add_signatures(session: DedupSession, path: Path, first: int) -> None:
+    """Gives the signatures in `path` to `session`, as those of documents `first..`."""
+    with pq.ParquetFile(path) as reader:
+        for batch in reader.iter_batches(1 << 16):
+            session.add_signed(
+                first,
+                batch.column("id"),
+                batch.column("source"),
+                batch.column("kind").to_numpy(),
+                batch.column("length").to_numpy(),
+                _numbers(batch.column("exact")),
+                _numbers(batch.column("keys")),
+            )
+            first += batch.num_rows
+
+
+def sign_files(
+    files: Sequence[DocumentFile],
+    directory: Path,
+    config: DedupConfig,
+    engine: Engine,
+    progress: Progress,
+) -> list[Path]:
+    """Signs every document of `files` by tasks of `engine`, one for each file, and returns the
+    signature files. Those that a killed run left in `directory` are not made again.
+    """
+    directory.mkdir(exist_ok=True)
+    tasks = [
+        _SignTask(str(file.path), file.name, str(directory / f"{n:05d}.parquet"), config)
+        for n, file in enumerate(files)
+    ]
+    with progress.task("Sign documents", total=sum(file.rows for file in files)) as task:
+        for rows in engine.map(_sign_file, tasks):
+            task.advance(rows)
+    return [Path(task.out) for task in tasks]
+
+
+@dataclass(frozen=True)
+class _SignTask:
+    path: str
+    name: str
+    out: str
+    config: DedupConfig
+
+
+def _sign_file(task: _SignTask) -> int:
+    out = Path(task.out)
+    if out.exists():
+        return int(pq.read_metadata(out).num_rows)
+    file = open_documents(Path(task.path), task.name, fingerprint="", first=0)
+    return _write(file, np.ones(file.rows, bool), out, task.config)
+
+
+def _identity(config: DedupConfig) -> dict[str, Any]:
+    """What must be equal for keys to be comparable."""
+    bands, rows = config.bands
+    return {
+        "normalization": DEDUP_NORMALIZATION,
+        "shingle_words": config.shingling.words,
+        "shingle_characters": config.shingling.characters,
+        "shingle_unit": config.shingling.unit,
+        "bands": bands,
+        "rows": rows,
+        "seed": config.seed,
+    }
+
+
+def _write(file: DocumentFile, kept: np.ndarray, out: Path, config: DedupConfig) -> int:
+    """Signs the documents for which `kept`, bool[documents], holds; returns how many."""
+    bands, rows = config.bands
+    parts: list[tuple[int, pa.RecordBatch]] = []
+
+    def sign(first: int, batch: pa.RecordBatch) -> None:
+        check_ids(batch, file.path, first - file.first)
+        mask = kept[first - file.first : first - file.first + batch.num_rows]
+        batch = batch.append_column("row", pa.array(np.arange(len(mask), dtype=np.uint32)))
+        batch = batch.filter(pa.array(mask))
+        texts = strings(batch.column("text"), file.path, "text")
+        kind, length, exact, keys = dedup_sign(
+            texts,
+            words=config.shingling.words,
+            characters=config.shingling.characters,
+            unit=config.shingling.unit,
+            bands=bands,
+            rows=rows,
+            seed=config.seed,
+        )
+        row = batch.column("row").to_numpy() + np.uint32(first - file.first)
+        sources = (
+            strings(batch.column("source"), file.path, "source").cast(pa.string())
+            if file.has_source
+            else pa.array([""] * batch.num_rows, pa.string())
+        )
+        columns = {
+            "row": pa.array(row),
+            "id": strings(batch.column("id"), file.path, "id").cast(pa.string()),
+            "source": sources,
+            "kind": pa.array(kind),
+            "length": pa.array(length),
+            "exact": _fixed(exact),
+            "keys": _fixed(keys),
+        }
+        parts.append((first, pa.record_batch(columns)))
+
+    columns = ["id", "text", "source"] if file.has_source else ["id", "text"]
+    for_each_batch(row_groups([file]), lambda _: columns, config.thread_count, sign)
+    parts.sort(key=lambda part: part[0])
+    table = pa.Table.from_batches([batch for _, batch in parts], _schema(bands))
+    with atomic_file(out) as partial:
+        pq.write_table(table, partial, compression="zstd")
+    return int(table.num_rows)
+
+
+def _schema(bands: int) -> pa.Schema:
+    return pa.schema(
+        {
+            "row": pa.uint32(),
+            "id": pa.string(),
+            "source": pa.string(),
+            "kind": pa.uint8(),
+            "length": pa.uint32(),
+            "exact": pa.binary(16),
+            "keys": pa.binary(8 * bands),
+        }
+    )
+
+
+def _fixed(values: np.ndarray) -> pa.Array:
+    """uint64[n, m] as n fixed strings of 8 m bytes, little-endian."""
+    size = 8 * values.shape[1]
+    data = pa.py_buffer(np.ascontiguousarray(values, "<u8"))
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(size), len(values), [None, data])
+
+
+def _numbers(column: pa.FixedSizeBinaryArray) -> np.ndarray:
+    """The inverse of `_fixed`, without a copy."""
+    values = np.frombuffer(column.buffers()[1], "<u8").reshape(-1, column.type.byte_width // 8)
+    return values[column.offset : column.offset + len(column)]
