@@ -93,8 +93,8 @@ class DedupSession:
         """id, keep, cluster, representative, similarity, reason of `count` documents."""
 
     def summary(self) -> dict[str, Any]: ...
-    def examples(self, count: int) -> list[tuple[int, int, float, str]]:
-        """(removed, kept, similarity, reason) by document number, the most doubtful first."""
+    def examples(self, count: int) -> list[tuple[int, int, str, str, float, str]]:
+        """(removed, kept, their ids, similarity, reason), the most doubtful first."""
 
 def dedup_banding(threshold: float, bins: int) -> tuple[int, int]:
     """(bands, rows) of least expected error with at most `bins` values. Raises `ValueError`."""

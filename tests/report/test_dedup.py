@@ -6,7 +6,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from marin.datakit.dedup import dedup
-from marin.report.dedup import alarms, mark_differences, write_dedup_report
+from marin.report.dedup import (
+    alarms,
+    largest_clusters,
+    mark_differences,
+    write_dedup_report,
+)
 
 
 def test_differences_are_marked_and_texts_escaped() -> None:
@@ -22,7 +27,9 @@ def test_the_page_names_sources_that_lose_too_much(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     table = pa.table({"id": ["a", "b", "c", "d"], "text": texts, "source": sources})
     pq.write_table(table, path)
-    html = write_dedup_report(dedup([path], tmp_path), tmp_path / "report.html").read_text()
+    out = dedup([path], tmp_path)
+    assert largest_clusters(out, 5) == [("c", 3, 0, 2, 0.966)]
+    html = write_dedup_report(out, tmp_path / "report.html").read_text()
     assert "<script>" not in html
     assert "<i>copies" not in html
     assert "Alarm: more than 50% of the documents go from &lt;i&gt;copies&lt;/i&gt;." in html

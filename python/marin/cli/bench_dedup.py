@@ -31,7 +31,7 @@ def bench_dedup(
     only: Only = "",
     corpus: Corpus = None,
     make_corpus: MakeCorpus = False,
-    packages: Packages = 100,
+    packages: Packages = 26,
     versions: Versions = 8,
     cache: Cache = Path("marin-bench"),
     peer_megabytes: Megabytes = 60,

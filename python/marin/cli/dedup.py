@@ -12,8 +12,10 @@ from rich.console import Console
 from marin.cli.output import print_json, print_table, progress_for
 from marin.errors import MarinError
 
-Inputs = Annotated[list[Path], typer.Argument(help="Document directories or Parquet files.")]
-Out = Annotated[Path, typer.Option("--out", help="Where the sidecars go.")]
+Inputs = Annotated[
+    list[str], typer.Argument(help="Document directories or Parquet files, paths or URLs.")
+]
+Out = Annotated[str, typer.Option("--out", help="Where the sidecars go, a path or a URL.")]
 Threshold = Annotated[float, typer.Option(help="Similarity from which a document goes, in (0, 1].")]
 Words = Annotated[int, typer.Option(help="Words in a shingle.")]
 Characters = Annotated[
@@ -27,6 +29,9 @@ Permutations = Annotated[int, typer.Option(help="Most values in a sketch.")]
 Seed = Annotated[int, typer.Option(help="Of the sketches.")]
 Priority = Annotated[str, typer.Option(help="Sources to keep in preference, best first: a,b,c.")]
 Exempt = Annotated[str, typer.Option(help="Sources that lose nothing: a,b,c.")]
+MakeIds = Annotated[
+    bool, typer.Option("--make-ids", help="Name documents file#row, whatever ids they have.")
+]
 Memory = Annotated[str, typer.Option(help="Bytes for candidates, as 512MiB or 4GiB.")]
 Threads = Annotated[int, typer.Option(help="0 for all cores.")]
 Against = Annotated[
@@ -35,7 +40,9 @@ Against = Annotated[
 SaveIndex = Annotated[
     Path | None, typer.Option(help="Also write there an index of the kept documents.")
 ]
-Materialize = Annotated[Path | None, typer.Option(help="Also write the kept documents there.")]
+Materialize = Annotated[
+    str | None, typer.Option(help="Also write the kept documents there, a path or a URL.")
+]
 Report = Annotated[Path | None, typer.Option(help="Also write a page on what went, as HTML.")]
 Alarm = Annotated[
     float, typer.Option("--alarm-share", help="Warn of a source that loses more than this share.")
@@ -60,6 +67,7 @@ def dedup(
     seed: Seed = 1,
     priority: Priority = "",
     exempt: Exempt = "",
+    make_ids: MakeIds = False,
     memory: Memory = "",
     threads: Threads = 0,
     against: Against = None,
@@ -75,6 +83,7 @@ def dedup(
     from marin.datakit.dedup import DedupConfig, Shingling, dedup_into
     from marin.datakit.dedup import materialize as write_kept
     from marin.datakit.dedup import save_index as write_index
+    from marin.datakit.dedup.locations import is_url, output_directory
     from marin.engine import engine_for, read_manifest
     from marin.engine.manifest import MANIFEST_NAME
     from marin.report.dedup import alarms, write_dedup_report
@@ -87,30 +96,40 @@ def dedup(
         seed=seed,
         priority=_names(priority),
         exempt=_names(exempt),
+        make_ids=make_ids,
         memory=parse_bytes(memory, "--memory") if memory else None,
         threads=threads,
     )
+    if is_url(out) and engine not in ("local", "1"):
+        raise MarinError(
+            f"--out {out} with --engine {engine}: its tasks leave their work there; "
+            "give a path that all of them see"
+        )
     start = time.monotonic()
     progress = progress_for(json_output)
-    directory = dedup_into(
-        inputs,
-        out,
-        config,
-        against=against or (),
-        engine=None if engine == "local" else engine_for(engine),
-        progress=progress,
-    )
+    places = [place if is_url(place) else Path(place) for place in inputs]
+    with output_directory(out if is_url(out) else Path(out)) as directory:
+        dedup_into(
+            places,
+            directory,
+            config,
+            against=against or (),
+            engine=None if engine == "local" else engine_for(engine),
+            progress=progress,
+        )
+        summary = read_manifest(directory).summary
+        for source in alarms(summary["by_source"], alarm_share):
+            name = source or "(none)"
+            print(f"alarm: source {name} loses more than {alarm_share:.0%}", file=sys.stderr)
+        if report is not None:
+            write_dedup_report(directory, report, alarm_share=alarm_share)
+        if save_index is not None:
+            write_index(places, directory, save_index, config, progress=progress)
+        if materialize is not None:
+            target = materialize if is_url(materialize) else Path(materialize)
+            with output_directory(target) as kept:
+                write_kept(places, directory, kept, progress=progress)
     seconds = time.monotonic() - start
-    summary = read_manifest(directory).summary
-    for source in alarms(summary["by_source"], alarm_share):
-        name = source or "(none)"
-        print(f"alarm: source {name} loses more than {alarm_share:.0%}", file=sys.stderr)
-    if report is not None:
-        write_dedup_report(directory, report, alarm_share=alarm_share)
-    if save_index is not None:
-        write_index(inputs, directory, save_index, config, progress=progress)
-    if materialize is not None:
-        write_kept(inputs, directory, materialize, progress=progress)
     if json_output:
         keys = ("documents", "kept", "removed_exact", "removed_fuzzy")
         print_json(
@@ -118,7 +137,7 @@ def dedup(
             | {
                 "seconds": round(seconds, 3),
                 "peak_bytes": peak_bytes(),
-                "manifest": str(directory / MANIFEST_NAME),
+                "manifest": f"{out.rstrip('/')}/{MANIFEST_NAME}",
             }
         )
         return
@@ -137,9 +156,7 @@ def dedup(
         ],
         console=Console(),
     )
-    print(
-        f"{summary['kept']:,} of {summary['documents']:,} documents stay; sidecars in {directory}"
-    )
+    print(f"{summary['kept']:,} of {summary['documents']:,} documents stay; sidecars in {out}")
 
 
 def parse_bytes(text: str, option: str) -> int:

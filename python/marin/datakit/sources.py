@@ -24,7 +24,7 @@ _SUFFIXES = {
     ".warc": "warc", ".wet": "warc",
 }  # fmt: skip
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
-_REMOTE = ("s3://", "gs://", "gcs://", "hf://", "http://", "https://")
+_REMOTE = ("s3://", "gs://", "gcs://", "hf://", "http://", "https://", "file://")
 _ATTEMPTS = 6
 _FIRST_WAIT = 0.2  # seconds, doubled after each failed attempt
 
@@ -128,7 +128,7 @@ def _local_files(path: str, source: Source, walk: Walk) -> Iterator[SourceFile]:
 
 
 def _remote_files(url: str, source: Source) -> Iterator[SourceFile]:
-    system, path = _filesystem(url)
+    system, path = filesystem(url)
     scheme, query = url.partition("://")[0], url.partition("?")[2]
     try:
         info = with_retries(lambda: system.get_file_info(path))
@@ -165,8 +165,8 @@ def source_file(location: str, place: str, size: int, version: str, source: Sour
     return SourceFile(location, place, kind, codec, size, version)
 
 
-def _filesystem(url: str) -> tuple[Any, str]:
-    """The filesystem behind a URL and the path in it."""
+def filesystem(url: str) -> tuple[Any, str]:
+    """The file system behind a URL and the path in it."""
     scheme, _, rest = url.partition("://")
     if scheme in ("http", "https"):
         return _system(scheme, "", ""), url
@@ -186,7 +186,9 @@ def _system(scheme: str, bucket: str, query: str) -> Any:
             import fsspec
 
             return pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem(scheme)))
-        return pafs.FileSystem.from_uri(f"{scheme}://{bucket}{'?' if query else ''}{query}")[0]
+        return pafs.FileSystem.from_uri(f"{scheme}://{bucket or '/'}{'?' if query else ''}{query}")[
+            0
+        ]
     except ImportError as error:
         raise MarinError(f"{scheme}://: pip install {error.name}, which is missing") from None
     except (OSError, ValueError) as error:
@@ -248,7 +250,7 @@ class _RetryingFile(io.RawIOBase):
     def _read_once(self, count: int) -> bytes:
         try:
             if self._file is None:
-                system, path = _filesystem(self._location)
+                system, path = filesystem(self._location)
                 self._file = system.open_input_file(path)
             self._file.seek(self._at)
             data = cast(bytes, self._file.read(count))

@@ -4,12 +4,14 @@ import re
 from difflib import SequenceMatcher
 from pathlib import Path
 
+import polars as pl
 from markupsafe import Markup, escape
 
 from marin.engine import read_manifest
 from marin.report import charts
 from marin.report.page import Page
 
+CLUSTERS = 20
 ALARM_SHARE = 0.5
 """A source that loses more than this share of its documents is named at the top."""
 
@@ -29,6 +31,7 @@ def write_dedup_report(
     for name in ("documents", "kept", "removed_exact", "removed_fuzzy", "empty", "short"):
         overview.fact(name.replace("_", " "), summary[name])
     overview.fact("pairs compared", summary["compared_pairs"])
+    overview.fact("expected misses", f"{summary['expected_misses']:.3%}")
 
     section = page.section("Removed by source")
     section.table(
@@ -68,6 +71,12 @@ def write_dedup_report(
     series = {"hit rate": ([s for s, _ in curve], [rate for _, rate in curve])}
     section.plot("Chance to be proposed", charts.lines(series, x="similarity", y="probability"))
 
+    section = page.section("Largest clusters", "Each under the id of its kept document.")
+    section.table(
+        ("cluster", "documents", "exact", "fuzzy", "least similarity"),
+        largest_clusters(directory, CLUSTERS),
+    )
+
     section = page.section(
         "Pairs", "Removed on the left, kept on the right; differences are marked."
     )
@@ -78,6 +87,25 @@ def write_dedup_report(
     path = path or directory / "report.html"
     page.write(path)
     return path
+
+
+def largest_clusters(directory: Path, count: int) -> list[tuple[str, int, int, int, float]]:
+    """(cluster, documents, removed as exact, as fuzzy, least similarity to the kept one)."""
+    files = [directory / entry.name for entry in read_manifest(directory).files]
+    clusters = (
+        pl.scan_parquet(files)
+        .filter(~pl.col("keep"))
+        .group_by("cluster")
+        .agg(
+            documents=pl.len() + 1,
+            exact=(pl.col("reason") == "exact").sum(),
+            fuzzy=(pl.col("reason") == "fuzzy").sum(),
+            similarity=pl.col("similarity").min().round(3),
+        )
+        .sort("documents", "cluster", descending=[True, False])
+        .head(count)
+    )
+    return clusters.collect().rows()
 
 
 def removed_share(row: dict[str, int]) -> float:

@@ -8,7 +8,7 @@ use arrow_buffer::ArrowNativeType;
 use arrow_schema::DataType;
 use marin_core::dedup::banding::{self, Banding};
 use marin_core::dedup::kperm::{Family, Permutations, Shingles};
-use marin_core::dedup::session::{Document, Reason, Session, Settings, Signature, Signer};
+use marin_core::dedup::session::{Decision, Document, Reason, Session, Settings, Signature, Signer};
 use marin_core::dedup::sketch::Sketcher;
 use marin_core::dedup::tally::{HISTOGRAM_BINS, examples, tally};
 use marin_core::dedup::text::{Kind, NORMALIZATION, Reader, Shingling, Summary, Unit};
@@ -292,21 +292,25 @@ impl DedupSession {
         Ok(summary)
     }
 
-    /// (removed document, its kept twin, similarity, reason) of up to `count` removals.
-    fn examples(&self, py: Python<'_>, count: usize) -> Vec<(u32, u32, f32, &'static str)> {
+    /// (removed document, its kept twin, their ids, similarity, reason) of up to `count` removals.
+    fn examples(&self, py: Python<'_>, count: usize) -> Vec<Example> {
         let decisions = self.session.decisions();
-        let chosen = py.detach(|| {
-            self.session.with_documents(|documents| examples(decisions, &documents, count))
-        });
-        chosen
-            .into_iter()
-            .map(|removed| {
-                let decision = decisions[removed as usize];
-                (removed, decision.twin, decision.similarity, name(decision.reason))
+        py.detach(|| {
+            self.session.with_documents(|documents| {
+                let id = |number| String::from_utf8_lossy(documents.id(number)).into_owned();
+                examples(decisions, &documents, count)
+                    .into_iter()
+                    .map(|removed| {
+                        let Decision { twin, similarity, reason } = decisions[removed as usize];
+                        (removed, twin, id(removed), id(twin), similarity, name(reason))
+                    })
+                    .collect()
             })
-            .collect()
+        })
     }
 }
+
+type Example = (u32, u32, String, String, f32, &'static str);
 
 fn name(reason: Reason) -> &'static str {
     match reason {

@@ -1,6 +1,8 @@
 """Small inputs that broke other deduplicators; see tests/cases/dedup."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +13,17 @@ from marin.datakit.dedup import DedupConfig, dedup
 from marin.engine import read_manifest
 
 CASES = json.loads((Path(__file__).parents[2] / "cases" / "dedup" / "kinds.json").read_text())
+
+PEAKS = """
+import sys
+from pathlib import Path
+from marin.bench.machine import peak_bytes
+from marin.datakit.dedup import dedup
+root = Path(sys.argv[1])
+for name in ("small", "large"):
+    dedup([root / name], root)
+    print(peak_bytes())
+"""
 
 
 def write(path: Path, texts: list, ids: list[str] | None = None) -> Path:
@@ -64,3 +77,15 @@ def test_one_very_long_document_beside_many_small_ones(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", [*small, long, long[: len(long) * 95 // 100], small[7]])
     out = dedup([path], tmp_path, DedupConfig(memory=1 << 20))
     assert removed(out) == [1001, 1002]
+
+
+def test_a_document_of_50_mb_costs_less_than_500_mb(tmp_path: Path) -> None:
+    small = [f"note {i} says that item {i * i} is in room {i % 17} today" for i in range(1000)]
+    write(tmp_path / "small" / "a.parquet", small)
+    long = " ".join(map(str, range(10**7, 10**7 + 50_000_000 // 9)))
+    write(tmp_path / "large" / "a.parquet", [*small, long])
+    done = subprocess.run(
+        [sys.executable, "-c", PEAKS, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    before, after = map(int, done.stdout.split())
+    assert after - before < 500_000_000

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from marin.datakit.dedup import dedup, materialize
+from marin.datakit.dedup import DedupConfig, dedup, materialize, save_index
 from marin.errors import MarinError
 
 
@@ -34,3 +34,29 @@ def test_kept_documents_have_all_their_columns(tmp_path: Path) -> None:
     pq.write_table(table.slice(1), other)
     with pytest.raises(MarinError, match="made from other inputs"):
         materialize([other], sidecars, tmp_path / "kept2")
+
+
+@pytest.mark.parametrize("ids", [["a", "a", "a"], [None, None, None], None])
+def test_ids_may_be_made(ids: list | None, tmp_path: Path) -> None:
+    columns = {"text": ["cat", "a dog", "cat"], "stars": [1, 2, 3]}
+    table = pa.table(columns if ids is None else columns | {"id": pa.array(ids, pa.string())})
+    path = tmp_path / "p.parquet"
+    pq.write_table(table, path)
+    with pytest.raises(MarinError, match=r"no column 'id'|make.ids"):
+        dedup([path], tmp_path)
+    config = DedupConfig(make_ids=True)
+    sidecars = dedup([path], tmp_path, config)
+    rows = pq.read_table(sidecars / "p.parquet").to_pylist()
+    assert [(row["id"], row["representative"]) for row in rows] == [
+        ("p.parquet#0", None),
+        ("p.parquet#1", None),
+        ("p.parquet#2", "p.parquet#0"),
+    ]
+    out = materialize([path], sidecars, tmp_path / "kept")
+    kept = pq.read_table(out / "p.parquet").select(["id", "text", "stars"]).to_pydict()
+    assert kept == {"id": ["p.parquet#0", "p.parquet#1"], "text": ["cat", "a dog"], "stars": [1, 2]}
+    index = save_index([path], sidecars, tmp_path / "index", config)
+    later = tmp_path / "later.parquet"
+    pq.write_table(pa.table({"text": ["a dog"]}), later)
+    found = pq.read_table(dedup([later], tmp_path, config, against=[index]) / "later.parquet")
+    assert found["representative"].to_pylist() == ["p.parquet#1"]

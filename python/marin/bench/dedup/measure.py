@@ -41,8 +41,8 @@ class BenchConfig:
 def measure(
     files: Sequence[Path], tools: Sequence[str], config: BenchConfig, *, progress: Progress
 ) -> dict[str, Any]:
-    """Speed and memory of marin on all of `files`, and of every tool on a part of them; quality of
-    every tool. Returns what `marin bench dedup --json` prints.
+    """Speed and memory of marin on all of `files`, also within 1 GiB, on a half and a quarter; its
+    stages; all tools on a part, and their quality. Returns what `marin bench dedup --json` prints.
 
     Raises:
       MarinError: a tool is unknown or not installed, or fails.
@@ -55,35 +55,48 @@ def measure(
         value = statistics.median(values)
         results.append(row | {"value": value, "unit": unit, "runs": [float(v) for v in values]})
 
-    def speed(tool: str, metric: str, inputs: Sequence[Path], text_bytes: int) -> None:
-        done = [_run(tool, inputs) for _ in range(config.runs)]
+    def speed(
+        tool: str, metric: str, inputs: Sequence[Path], *, runs: int = config.runs, memory: int = 0
+    ) -> None:
+        text_bytes = sum(map(_text_bytes, inputs))
+        done = [_run(tool, inputs, memory) for _ in range(runs)]
         add(tool, f"{metric}_speed", "MB/s", [text_bytes / d.seconds / _MEGABYTE for d in done])
         add(tool, f"{metric}_peak", "MB", [d.peak_bytes / _MEGABYTE for d in done])
 
     with TemporaryDirectory() as folder, progress.task("Measure", len(versions) + 2) as task:
-        part = Path(folder) / "part.parquet"
-        part_bytes = _write_part(files, config.peer_megabytes * _MEGABYTE, part)
+        shares = {1.0, *(PEERS[tool].part for tool in tools)}
+        parts = {share: Path(folder) / f"part-{share}.parquet" for share in shares}
+        for share, part in parts.items():
+            _write_part(files, round(config.peer_megabytes * _MEGABYTE * share), part)
         chosen = select_documents(files, config.documents, Path(folder) / "truth.parquet")
         truth = Truth(chosen, THRESHOLD)
         task.advance(1)
-        speed(MARIN, "all", files, sum(_text_bytes(file) for file in files))
+        speed(MARIN, "all", files)
+        speed(MARIN, "all_within_1GiB", files, runs=1, memory=1 << 30)
+        for name, share in (("half", 2), ("quarter", 4)):
+            speed(MARIN, name, files[::share], runs=1)
+        stages = [_stages(files) for _ in range(config.runs)]
+        for name, metric in (("signature", "text_bytes"), ("verification", "candidate_bytes")):
+            rates = [s[metric] / s[f"{name}_seconds"] / _MEGABYTE for s in stages]
+            add(MARIN, f"{name}_stage_speed", "MB/s", rates)
         task.advance(1)
         for tool in versions:
-            speed(tool, "part", [part], part_bytes)
+            share = PEERS[tool].part if tool in PEERS else 1.0
+            speed(tool, "part", [parts[share]], runs=config.runs if share == 1.0 else 1)
             quality = truth.judge(_run(tool, [chosen]).keep)
             add(tool, "recall", "share", [quality.recall])
             add(tool, "precision", "share", [quality.precision])
             add(tool, "orphans", "documents", [quality.orphans])
             add(tool, "missed", "pairs", [quality.missed])
             task.advance(1)
-    corpus = {
-        "text_bytes": sum(_text_bytes(file) for file in files),
-        "documents": sum(pq.read_metadata(file).num_rows for file in files),
-        "part_bytes": part_bytes,
-        "truth_documents": truth.documents,
-        "true_pairs": len(truth.pairs),
-        "threshold": THRESHOLD,
-    }
+        corpus = {
+            "text_bytes": sum(map(_text_bytes, files)),
+            "documents": sum(pq.read_metadata(file).num_rows for file in files),
+            "part_bytes": {str(share): _text_bytes(part) for share, part in parts.items()},
+            "truth_documents": truth.documents,
+            "true_pairs": len(truth.pairs),
+            "threshold": THRESHOLD,
+        }
     return {"machine": describe_machine(), "corpus": corpus, "results": results}
 
 
@@ -94,11 +107,22 @@ class _Done:
     keep: np.ndarray
 
 
-def _run(tool: str, files: Sequence[Path]) -> _Done:
+def _run(tool: str, files: Sequence[Path], memory: int = 0) -> _Done:
+    found = _process("worker", tool, str(memory), files=files)
+    return _Done(float(found["seconds"]), int(found["peak_bytes"]), found["keep"])
+
+
+def _stages(files: Sequence[Path]) -> dict[str, float]:
+    return {name: float(value) for name, value in _process("stages", files=files).items()}
+
+
+def _process(module: str, *arguments: str, files: Sequence[Path]) -> dict[str, np.ndarray]:
+    """Runs a module of this package in a process of its own and returns what it leaves."""
     with TemporaryDirectory() as folder:
         out = Path(folder) / "out.npz"
-        module = "marin.bench.dedup.worker"
-        command = [sys.executable, "-m", module, tool, str(out), *map(str, files)]
+        command = [sys.executable, "-m", f"marin.bench.dedup.{module}", *arguments, str(out)]
+        command += map(str, files)
+        tool = " ".join([module, *arguments[:1]])
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -109,7 +133,7 @@ def _run(tool: str, files: Sequence[Path]) -> _Done:
             last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             raise MarinError(f"{tool}: failed on {len(files)} files: {last}")
         with np.load(out) as found:
-            return _Done(float(found["seconds"]), int(found["peak_bytes"]), found["keep"])
+            return dict(found)
 
 
 def _version(tool: str) -> str:
@@ -117,7 +141,7 @@ def _version(tool: str) -> str:
         return marin.__version__
     if tool not in PEERS:
         raise MarinError(f"{tool}: unknown; known are {', '.join(PEERS)}")
-    distribution = PEERS[tool][0]
+    distribution = PEERS[tool].distribution
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -135,7 +159,7 @@ def _text_bytes(file: Path) -> int:
     return int(sum(chunk.nbytes for chunk in table["text"].chunks))
 
 
-def _write_part(files: Sequence[Path], most_bytes: int, out: Path) -> int:
+def _write_part(files: Sequence[Path], most_bytes: int, out: Path) -> None:
     """Writes whole files, the smallest first, and a piece of one until `most_bytes` of text."""
     tables, total = [], 0
     for file in sorted(files, key=lambda file: (_text_bytes(file), file)):
@@ -146,8 +170,8 @@ def _write_part(files: Sequence[Path], most_bytes: int, out: Path) -> int:
         total += int(sizes[:rows].sum())
         if rows < table.num_rows:
             break
-    pq.write_table(pa.concat_tables(tables).replace_schema_metadata(None), out, row_group_size=2000)
-    return total
+    table = pa.concat_tables(tables).replace_schema_metadata({"text_bytes": str(total)})
+    pq.write_table(table, out, row_group_size=2000)
 
 
 def _lengths(texts: pa.Array) -> np.ndarray:

@@ -1,6 +1,8 @@
 """One deduplicator on some Parquet files in a process of its own: time, memory, what it keeps.
 
-python -m marin.bench.dedup.worker TOOL OUT.npz FILE...
+python -m marin.bench.dedup.worker TOOL MEMORY OUT.npz FILE...
+
+`MEMORY` bytes are marin's alone, 0 for its default.
 """
 
 import sys
@@ -17,14 +19,15 @@ from marin.bench.machine import peak_bytes
 MARIN = "marin"
 
 
-def run(tool: str, files: list[Path]) -> tuple[float, np.ndarray]:
+def run(tool: str, memory: int, files: list[Path]) -> tuple[float, np.ndarray]:
     """(seconds from Parquet to the list of kept documents, bool[documents])."""
     start = time.perf_counter()
     if tool == MARIN:
-        from marin.datakit.dedup import dedup_into
+        from marin.datakit.dedup import DedupConfig, dedup_into
 
         with TemporaryDirectory() as folder:
-            out = dedup_into(files, Path(folder) / "out")
+            config = DedupConfig(memory=memory or None)
+            out = dedup_into(files, Path(folder) / "out", config)
             seconds = time.perf_counter() - start
             parts = [
                 pq.read_table(out / f.name, columns=["keep"])["keep"].to_numpy() for f in files
@@ -33,13 +36,13 @@ def run(tool: str, files: list[Path]) -> tuple[float, np.ndarray]:
     texts: list[str] = []
     for file in files:
         texts += pq.read_table(file, columns=["text"])["text"].to_pylist()
-    keep = PEERS[tool][1](texts)
+    keep = PEERS[tool].keep(texts)
     return time.perf_counter() - start, keep
 
 
 def main() -> None:
-    tool, out, *files = sys.argv[1:]
-    seconds, keep = run(tool, [Path(file) for file in files])
+    tool, memory, out, *files = sys.argv[1:]
+    seconds, keep = run(tool, int(memory), [Path(file) for file in files])
     np.savez(out, seconds=seconds, peak_bytes=peak_bytes(), keep=keep)
 
 

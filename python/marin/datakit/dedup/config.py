@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from marin._native import DEDUP_NORMALIZATION, dedup_banding
 from marin.errors import MarinError
 
@@ -40,6 +42,7 @@ class DedupConfig:
       seed: of the sketches. It decides which pairs are proposed, never what counts as similar.
       priority: sources whose documents are kept in preference to others, best first.
       exempt: sources whose documents are never removed; others are still removed for them.
+      make_ids: name documents `file#row`, whatever ids they have or lack.
       memory: bytes for band keys, shingle sets and hashes; what is beyond goes to files. None: a
         quarter of the machine's memory. Shows in no result.
       threads: 0 for all cores. Shows in no result.
@@ -52,6 +55,7 @@ class DedupConfig:
     seed: int = 1
     priority: tuple[str, ...] = ()
     exempt: tuple[str, ...] = ()
+    make_ids: bool = False
     memory: int | None = None
     threads: int = 0
 
@@ -108,7 +112,15 @@ class DedupConfig:
             "seed": self.seed,
             "priority": list(self.priority),
             "exempt": sorted(self.exempt),
+            "make_ids": self.make_ids,
         }
+
+
+def expected_misses(threshold: float, bands: int, rows: int) -> float:
+    """Share of pairs at or above the threshold that are not proposed, if their similarities are
+    spread evenly: the mean of 1 - `hit_rate` over threshold..1."""
+    similarities = np.linspace(threshold, 1, 1001)
+    return float(np.mean((1 - similarities**rows) ** bands))
 
 
 def hit_rate(similarity: float, bands: int, rows: int) -> float:

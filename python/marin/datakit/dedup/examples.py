@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,18 +18,29 @@ _BEFORE = 100
 """Of these, how many stand before the first difference."""
 
 
+@dataclass(frozen=True)
+class Pair:
+    """A removed document and its kept twin, by number among all and by id."""
+
+    removed: int
+    kept: int
+    removed_id: str
+    kept_id: str
+    similarity: float
+    reason: str
+
+
 def read_examples(
-    pairs: Sequence[tuple[int, int, float, str]],
+    pairs: Sequence[Pair],
     groups: Sequence[RowGroup],
     anchors: Sequence[Anchors],
     threads: int,
 ) -> list[dict[str, Any]]:
-    """`pairs` are (removed, kept, similarity, reason) by document number; each becomes a mapping
-    with `removed` and `kept` (ids), `similarity`, `reason`, `removed_text` and `kept_text`: at most
-    400 characters, from the beginning or, if those are equal, from shortly before the first
-    difference.
+    """Each pair as a mapping with `removed` and `kept` (ids), `similarity`, `reason`,
+    `removed_text` and `kept_text`: at most 400 characters, from the beginning or, if those are
+    equal, from shortly before the first difference.
     """
-    documents = sorted({n for pair in pairs for n in pair[:2]})
+    documents = sorted({n for pair in pairs for n in (pair.removed, pair.kept)})
     found = _read(documents, groups, threads)
     for anchor in anchors:
         row_of = {
@@ -39,16 +51,16 @@ def read_examples(
         texts_of_rows = _read(sorted(row_of), row_groups([anchor.file]), threads)
         found |= {row_of[row]: text for row, text in texts_of_rows.items()}
     examples = []
-    for removed, kept, similarity, reason in pairs:
-        texts = found[removed][1], found[kept][1]
+    for pair in pairs:
+        texts = found[pair.removed], found[pair.kept]
         common = _common_prefix(*texts)
         start = common - _BEFORE if EXCERPT <= common < max(map(len, texts)) else 0
         examples.append(
             {
-                "removed": found[removed][0],
-                "kept": found[kept][0],
-                "similarity": round(similarity, 6),
-                "reason": reason,
+                "removed": pair.removed_id,
+                "kept": pair.kept_id,
+                "similarity": round(pair.similarity, 6),
+                "reason": pair.reason,
                 "removed_text": texts[0][start : start + EXCERPT],
                 "kept_text": texts[1][start : start + EXCERPT],
             }
@@ -56,28 +68,24 @@ def read_examples(
     return examples
 
 
-def _read(
-    documents: Sequence[int], groups: Sequence[RowGroup], threads: int
-) -> dict[int, tuple[str, str]]:
-    """(id, text) by document number; a text of null reads as empty."""
+def _read(documents: Sequence[int], groups: Sequence[RowGroup], threads: int) -> dict[int, str]:
+    """Texts by document number; null reads as empty."""
 
-    def read(group: RowGroup) -> dict[int, tuple[str, str]]:
+    def read(group: RowGroup) -> dict[int, str]:
         wanted = [n for n in documents if group.first <= n < group.first + group.rows]
-        found: dict[int, tuple[str, str]] = {}
-        for first, batch in group.batches(["id", "text"]):
-            ids, texts = (
-                strings(batch.column(name), group.file.path, name) for name in ("id", "text")
-            )
+        found: dict[int, str] = {}
+        for first, batch in group.batches(["text"]):
+            texts = strings(batch.column("text"), group.file.location, "text")
             for n in wanted:
                 if first <= n < first + batch.num_rows:
-                    found[n] = (_text(ids[n - first]), _text(texts[n - first]))
+                    found[n] = _text(texts[n - first])
             if first + batch.num_rows > wanted[-1]:
                 break
         return found
 
     touched = [g for g in groups if any(g.first <= n < g.first + g.rows for n in documents)]
     with ThreadPoolExecutor(threads) as pool:
-        return {n: pair for part in pool.map(read, touched) for n, pair in part.items()}
+        return {n: text for part in pool.map(read, touched) for n, text in part.items()}
 
 
 def _text(scalar: pa.Scalar) -> str:

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from marin._native import xxh3_file
-from marin.engine import Manifest, read_manifest, verify_files
-from marin.engine.manifest import MANIFEST_NAME
+from marin.datakit.dedup.locations import Place, base_name, open_file, parquet_files
+from marin.engine import Manifest, read_manifest
 from marin.errors import MarinError
 
 INDEX_PREFIX = "index "
 """Names among the inputs of a manifest that are not files of documents."""
 
-_BATCH_BYTES = 8 << 20
+_BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 1 << 16
 _READ_BUFFER_BYTES = 1 << 20
 
@@ -27,15 +27,16 @@ _READ_BUFFER_BYTES = 1 << 20
 @dataclass(frozen=True)
 class DocumentFile:
     """One input file. `name` is that of its sidecar, relative to the output directory; `first` is
-    the number of its first document among all.
+    the number of its first document among all. `columns` are those to read: `text`, `source` if
+    there is one, and `id` unless ids are made.
     """
 
     name: str
-    path: Path
+    location: str
     fingerprint: str
     first: int
     metadata: pq.FileMetaData
-    has_source: bool
+    columns: tuple[str, ...]
 
     @property
     def rows(self) -> int:
@@ -52,13 +53,15 @@ class RowGroup:
     rows: int
 
     def batches(self, columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """(number of the first document, batch) of about 8 MiB each."""
+        """(number of the first document, batch) of about 4 MiB each."""
         group = self.file.metadata.row_group(self.index)
         rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES * self.rows // max(group.total_byte_size, 1)))
         first = self.first
         try:
             with pq.ParquetFile(
-                self.file.path, metadata=self.file.metadata, buffer_size=_READ_BUFFER_BYTES
+                open_file(self.file.location),
+                metadata=self.file.metadata,
+                buffer_size=_READ_BUFFER_BYTES,
             ) as reader:
                 for batch in reader.iter_batches(
                     rows, row_groups=[self.index], columns=list(columns), use_threads=False
@@ -66,10 +69,10 @@ class RowGroup:
                     yield first, batch
                     first += batch.num_rows
         except (OSError, pa.ArrowException) as error:
-            raise MarinError(f"{self.file.path}: cannot be read ({error})") from None
+            raise MarinError(f"{self.file.location}: cannot be read ({error})") from None
 
 
-def find_files(inputs: Sequence[Path]) -> tuple[DocumentFile, ...]:
+def find_files(inputs: Sequence[Place], *, make_ids: bool) -> tuple[DocumentFile, ...]:
     """The files of document directories and Parquet files, in the order of their names.
 
     Raises:
@@ -77,15 +80,19 @@ def find_files(inputs: Sequence[Path]) -> tuple[DocumentFile, ...]:
         have the same name.
     """
     found = [
-        (source, name, path, fingerprint)
+        (source, name, location, fingerprint)
         for source in inputs
-        for name, path, fingerprint in _list(source)
+        for name, location, fingerprint in parquet_files(source)
     ]
     if not found:
         raise MarinError(f"{', '.join(map(str, inputs)) or 'no input'}: no Parquet file there")
     names = [name for _, name, _, _ in found]
     if len(set(names)) < len(names):
-        found = [(s, f"{s.resolve().name}/{n}" if s.is_dir() else n, p, f) for s, n, p, f in found]
+        # A place that is a file is named like it already.
+        found = [
+            (place, name if name == base_name(place) else f"{base_name(place)}/{name}", *rest)
+            for place, name, *rest in found
+        ]
     found.sort(key=lambda entry: entry[1])
     for (_, name, path, _), (_, next_name, next_path, _) in pairwise(found):
         if name == next_name:
@@ -95,32 +102,36 @@ def find_files(inputs: Sequence[Path]) -> tuple[DocumentFile, ...]:
             )
     files, first = [], 0
     for _, name, path, fingerprint in found:
-        files.append(open_documents(path, name, fingerprint, first))
+        files.append(open_documents(path, name, fingerprint, first, make_ids=make_ids))
         first += files[-1].rows
     return tuple(files)
 
 
-def open_documents(path: Path, name: str, fingerprint: str, first: int) -> DocumentFile:
+def open_documents(
+    location: str, name: str, fingerprint: str, first: int, *, make_ids: bool
+) -> DocumentFile:
     """Reads the metadata of a Parquet file of documents.
 
     Raises:
       MarinError: it is none, or lacks a column.
     """
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(open_file(location)) as file:
             metadata, names = file.metadata, file.schema_arrow.names
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
-        raise MarinError(f"{path}: not a readable Parquet file ({reason})") from None
-    for column in ("id", "text"):
+        raise MarinError(f"{location}: not a readable Parquet file ({reason})") from None
+    required = ("text",) if make_ids else ("id", "text")
+    for column in required:
         if column not in names:
             found = ", ".join(names) or "none"
-            raise MarinError(f"{path}: no column {column!r}; columns found: {found}")
-    return DocumentFile(name, path, fingerprint, first, metadata, "source" in names)
+            raise MarinError(f"{location}: no column {column!r}; columns found: {found}")
+    columns = (*required, "source") if "source" in names else required
+    return DocumentFile(name, location, fingerprint, first, metadata, columns)
 
 
 def read_sidecars(
-    sidecars: Path, files: Sequence[DocumentFile], inputs: Sequence[Path]
+    sidecars: Path, files: Sequence[DocumentFile], inputs: Sequence[Place]
 ) -> Manifest:
     """The manifest of a dedup directory over `files`, which are those of `inputs`.
 
@@ -147,17 +158,20 @@ def row_groups(files: Sequence[DocumentFile]) -> list[RowGroup]:
 
 def for_each_batch(
     groups: Sequence[RowGroup],
-    columns: Callable[[DocumentFile], Sequence[str]],
+    columns: Sequence[str] | None,
     threads: int,
     work: Callable[[int, pa.RecordBatch], None],
 ) -> None:
-    """Calls `work(first, batch)` for every batch of `groups`, from `threads` threads.
+    """Calls `work(first, batch)` for every batch of `groups`, from `threads` threads. `columns`:
+    None for those of each file.
 
     Every thread starts on a row group of its own; where there are fewer of them than threads,
     decoding a group is serial and the work on its batches is parallel. The first error ends all.
     """
     cursors = [
-        (threading.Lock(), group.batches(columns(group.file))) for group in groups if group.rows
+        (threading.Lock(), group.batches(columns or group.file.columns))
+        for group in groups
+        if group.rows
     ]
     failed = threading.Event()
 
@@ -184,7 +198,7 @@ def for_each_batch(
             future.result()
 
 
-def strings(column: pa.Array, path: Path, name: str) -> pa.Array:
+def strings(column: pa.Array, location: str, name: str) -> pa.Array:
     """`column` as an array of strings or bytes that the Rust side reads."""
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -200,33 +214,26 @@ def strings(column: pa.Array, path: Path, name: str) -> pa.Array:
         return column.cast(pa.large_string())
     if pa.types.is_null(kind):
         return pa.nulls(len(column), pa.large_string())
-    raise MarinError(f"{path}: column {name!r} is {kind}, expected a string")
+    raise MarinError(f"{location}: column {name!r} is {kind}, expected a string")
 
 
-def check_ids(batch: pa.RecordBatch, path: Path, first: int) -> None:
-    """Refuses null ids; `first` is the row of `path` with which `batch` begins.
+def document_columns(
+    file: DocumentFile, batch: pa.RecordBatch, row: int
+) -> tuple[pa.Array, pa.Array, pa.Array | None]:
+    """Ids, texts and sources of a batch of `file` that begins at its row `row`.
 
     Raises:
       MarinError: an id is null.
     """
-    valid = batch.column("id").is_valid().to_numpy(zero_copy_only=False)
-    if not valid.all():
-        row = first + int(np.argmin(valid))
-        raise MarinError(f"{path}, row {row}: its id is null; every document needs one")
-
-
-def _list(source: Path) -> Iterator[tuple[str, Path, str]]:
-    if source.is_file():
-        yield source.name, source, xxh3_file(source)
-    elif (source / MANIFEST_NAME).is_file():
-        manifest = read_manifest(source)
-        for problem in verify_files(source, manifest, content=False):
-            raise MarinError(problem)
-        for entry in manifest.files:
-            if entry.name.endswith(".parquet"):
-                yield entry.name, source / entry.name, entry.xxh3
-    elif source.is_dir():
-        for path in sorted(source.rglob("*.parquet")):
-            yield path.relative_to(source).as_posix(), path, xxh3_file(path)
-    else:
-        raise MarinError(f"{source}: no such file or directory")
+    columns = {name: strings(batch.column(name), file.location, name) for name in file.columns}
+    ids = columns.get("id")
+    if ids is None:
+        rows = pa.array(np.arange(row, row + batch.num_rows)).cast(pa.string())
+        ids = pc.binary_join_element_wise(file.name, rows, "#")
+    elif ids.null_count:
+        row += int(np.argmin(ids.is_valid().to_numpy(zero_copy_only=False)))
+        raise MarinError(
+            f"{file.location}, row {row}: its id is null; every document needs one, "
+            "or have them made (--make-ids)"
+        )
+    return ids, columns["text"], columns.get("source")

@@ -12,18 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from marin._native import DedupSession
-from marin.datakit.dedup.config import DedupConfig, hit_rate
-from marin.datakit.dedup.examples import read_examples
+from marin.datakit.dedup.config import DedupConfig, expected_misses, hit_rate
+from marin.datakit.dedup.examples import Pair, read_examples
 from marin.datakit.dedup.inputs import (
     INDEX_PREFIX,
     DocumentFile,
     RowGroup,
-    check_ids,
+    document_columns,
     find_files,
     for_each_batch,
     row_groups,
     strings,
 )
+from marin.datakit.dedup.locations import Place, lies_in
 from marin.datakit.dedup.signatures import (
     Anchors,
     add_anchors,
@@ -63,7 +64,7 @@ SCHEMA = pa.schema(
 
 
 def dedup(
-    inputs: Sequence[Path],
+    inputs: Sequence[Place],
     root: Path,
     config: DedupConfig | None = None,
     *,
@@ -73,8 +74,9 @@ def dedup(
 ) -> Path:
     """Decides for every document whether it stays; returns `root/dedup-<hash>`.
 
-    `inputs` are document directories or Parquet files with the columns `id`, `text` and, if there
-    is one, `source`. They are never touched. Documents of the indexes `against` (see `save_index`)
+    `inputs` are document directories or Parquet files, or URLs of such, with the columns `id`,
+    `text` and, if there is one, `source`. They are never touched. Documents of the indexes
+    `against` (see `save_index`)
     count as kept, before all others. Documents are signed by threads of this process, or by tasks
     of `engine`, one for each file. The directory returned has for each input file a
     sidecar of the same name and row order:
@@ -86,20 +88,21 @@ def dedup(
 
     The summary in the manifest has `documents`, `kept`, `removed_exact`, `removed_fuzzy`, `empty`,
     `by_source`, `similarity_histogram` ([lower edge, count]), `cluster_sizes` ([size, count]),
-    `examples` and the banding with its hit rates. The same inputs and parameters give the same
-    bytes, whatever the number of threads, the memory, the engine and the order of `inputs`.
+    `examples`, the `hit_rates` of the banding and its `expected_misses`. The same
+    inputs and parameters give the same bytes, whatever the number of threads, the memory, the
+    engine and the order of `inputs`.
 
     Raises:
       MarinError: an input cannot be read, lacks a column or ids, or has an id twice.
     """
     config, progress = config or DedupConfig(), progress or Silent()
-    files = find_files(inputs)
+    files = find_files(inputs, make_ids=config.make_ids)
     stage = stage_directory(root, STAGE, config.parameters(), _names(files, against))
     return _run(files, stage, config, against, engine, progress)
 
 
 def dedup_into(
-    inputs: Sequence[Path],
+    inputs: Sequence[Place],
     directory: Path,
     config: DedupConfig | None = None,
     *,
@@ -114,13 +117,12 @@ def dedup_into(
         stage of other inputs or parameters.
     """
     config, progress = config or DedupConfig(), progress or Silent()
-    target = directory.resolve()
     for source in inputs:
-        if target == source.resolve() or source.resolve() in target.parents:
+        if lies_in(directory, source):
             raise MarinError(
                 f"{directory}: the output would lie in the input {source}; choose another directory"
             )
-    files = find_files(inputs)
+    files = find_files(inputs, make_ids=config.make_ids)
     stage = stage_directory(
         directory.parent, STAGE, config.parameters(), _names(files, against), directory=directory
     )
@@ -198,7 +200,8 @@ def _decide(
         name, first, second = repeated
         raise MarinError(
             f"{_place(files, anchors, second)}: id {name!r} again, first at "
-            f"{_place(files, anchors, first)}; ids have to be unique over the corpus"
+            f"{_place(files, anchors, first)}; ids have to be unique over the corpus: change them, "
+            "or have them made (--make-ids)"
         )
     needed = session.plan(threads)
     _read_again(session, needed, groups, anchors, threads, progress)
@@ -217,13 +220,10 @@ def _sign_here(
 
         def sign(first: int, batch: pa.RecordBatch) -> None:
             file = _file_of(files, first)
-            names = batch.schema.names
-            columns = {name: strings(batch.column(name), file.path, name) for name in names}
-            check_ids(batch, file.path, first - file.first)
-            session.add(first, columns["id"], columns["text"], columns.get("source"))
+            session.add(first, *document_columns(file, batch, first - file.first))
             task.advance(batch.num_rows)
 
-        for_each_batch(groups, _columns, threads, sign)
+        for_each_batch(groups, None, threads, sign)
 
 
 def _read_again(
@@ -238,18 +238,18 @@ def _read_again(
     with progress.task("Read candidates again", total=len(needed)) as task:
 
         def collect(
-            path: Path, numbers: np.ndarray, rows: np.ndarray, batch: pa.RecordBatch
+            location: str, numbers: np.ndarray, rows: np.ndarray, batch: pa.RecordBatch
         ) -> None:
             if len(numbers):
-                session.add_texts(numbers, rows, strings(batch.column("text"), path, "text"))
+                session.add_texts(numbers, rows, strings(batch.column("text"), location, "text"))
                 task.advance(len(numbers))
 
         def own(first: int, batch: pa.RecordBatch) -> None:
             numbers = _within(needed, first, batch.num_rows)
-            collect(Path("documents"), numbers, numbers - np.uint32(first), batch)
+            collect("documents", numbers, numbers - np.uint32(first), batch)
 
         wanted = [group for group in groups if len(_within(needed, group.first, group.rows))]
-        for_each_batch(wanted, lambda _: ["text"], threads, own)
+        for_each_batch(wanted, ["text"], threads, own)
         for anchor in anchors:
             if not len(_within(needed, anchor.first, len(anchor.rows))):
                 continue
@@ -257,22 +257,18 @@ def _read_again(
             def earlier(first: int, batch: pa.RecordBatch, anchor: Anchors = anchor) -> None:
                 numbers, rows = anchor.among(first, batch.num_rows)
                 wanted = np.isin(numbers, needed)
-                collect(anchor.file.path, numbers[wanted], rows[wanted], batch)
+                collect(anchor.file.location, numbers[wanted], rows[wanted], batch)
 
-            for_each_batch(row_groups([anchor.file]), lambda _: ["text"], threads, earlier)
-
-
-def _columns(file: DocumentFile) -> list[str]:
-    return ["id", "text", "source"] if file.has_source else ["id", "text"]
+            for_each_batch(row_groups([anchor.file]), ["text"], threads, earlier)
 
 
 def _place(files: Sequence[DocumentFile], anchors: Sequence[Anchors], document: int) -> str:
     for anchor in reversed(anchors):
         if anchor.first <= document:
             row = anchor.rows[document - anchor.first]
-            return f"{anchor.file.path}, row {row}, of the index {anchor.signatures.parent}"
+            return f"{anchor.file.location}, row {row}, of the index {anchor.signatures.parent}"
     file = _file_of(files, document)
-    return f"{file.path}, row {document - file.first}"
+    return f"{file.location}, row {document - file.first}"
 
 
 def _within(documents: np.ndarray, first: int, rows: int) -> np.ndarray:
@@ -297,6 +293,7 @@ def _summary(
         for name in ("documents", "empty", "short", "removed_exact", "removed_fuzzy")
     }
     bands, rows = config.bands
+    pairs = [Pair(*pair) for pair in session.examples(EXAMPLES)]
     near = [round(config.threshold + step / 100, 2) for step in range(-30, 31, 5)]
     return {
         **summary,
@@ -307,7 +304,8 @@ def _summary(
             if edge + 0.02 >= config.threshold
         ],
         "kept": totals["documents"] - totals["removed_exact"] - totals["removed_fuzzy"],
-        "examples": read_examples(session.examples(EXAMPLES), groups, anchors, config.thread_count),
+        "examples": read_examples(pairs, groups, anchors, config.thread_count),
+        "expected_misses": round(expected_misses(config.threshold, bands, rows), 6),
         "hit_rates": [[s, round(hit_rate(s, bands, rows), 6)] for s in near if 0 < s <= 1],
     }
 

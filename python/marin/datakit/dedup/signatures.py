@@ -19,14 +19,14 @@ from marin._native import DEDUP_NORMALIZATION, DedupSession, dedup_sign
 from marin.datakit.dedup.config import DedupConfig
 from marin.datakit.dedup.inputs import (
     DocumentFile,
-    check_ids,
+    document_columns,
     find_files,
     for_each_batch,
     open_documents,
     read_sidecars,
     row_groups,
-    strings,
 )
+from marin.datakit.dedup.locations import Place, absolute
 from marin.engine import (
     Engine,
     Progress,
@@ -59,7 +59,7 @@ class Anchors:
 
 
 def save_index(
-    inputs: Sequence[Path],
+    inputs: Sequence[Place],
     sidecars: Path,
     directory: Path,
     config: DedupConfig | None = None,
@@ -73,7 +73,7 @@ def save_index(
       MarinError: the sidecars are of other inputs or another configuration.
     """
     config, progress = config or DedupConfig(), progress or Silent()
-    files = find_files(inputs)
+    files = find_files(inputs, make_ids=config.make_ids)
     manifest = read_sidecars(sidecars, files, inputs)
     if manifest.parameters != config.parameters():
         raise MarinError(f"{sidecars}: made with other parameters than this index would have")
@@ -93,7 +93,7 @@ def save_index(
                     rows[name] = _write(file, kept, stage.path / name, config)
                     task.advance(1)
             documents = {
-                name: {"path": str(file.path.resolve()), "fingerprint": file.fingerprint}
+                name: {"path": absolute(file.location), "fingerprint": file.fingerprint}
                 for name, file in names.items()
             }
             stage.finish(rows, {"documents": documents})
@@ -119,7 +119,9 @@ def open_index(directory: Path, config: DedupConfig, first: int) -> list[Anchors
     anchors = []
     for entry in manifest.files:
         place: dict[str, Any] = manifest.summary["documents"][entry.name]
-        file = open_documents(Path(place["path"]), entry.name, place["fingerprint"], first=0)
+        file = open_documents(
+            place["path"], entry.name, place["fingerprint"], first=0, make_ids=True
+        )
         rows = pq.read_table(directory / entry.name, columns=["row"])["row"].to_numpy()
         anchors.append(Anchors(file, rows, directory / entry.name, first))
         first += len(rows)
@@ -160,7 +162,7 @@ def sign_files(
     """
     directory.mkdir(exist_ok=True)
     tasks = [
-        _SignTask(str(file.path), file.name, str(directory / f"{n:05d}.parquet"), config)
+        _SignTask(absolute(file.location), file.name, str(directory / f"{n:05d}.parquet"), config)
         for n, file in enumerate(files)
     ]
     with progress.task("Sign documents", total=sum(file.rows for file in files)) as task:
@@ -171,7 +173,7 @@ def sign_files(
 
 @dataclass(frozen=True)
 class _SignTask:
-    path: str
+    location: str
     name: str
     out: str
     config: DedupConfig
@@ -181,7 +183,9 @@ def _sign_file(task: _SignTask) -> int:
     out = Path(task.out)
     if out.exists():
         return int(pq.read_metadata(out).num_rows)
-    file = open_documents(Path(task.path), task.name, fingerprint="", first=0)
+    file = open_documents(
+        task.location, task.name, fingerprint="", first=0, make_ids=task.config.make_ids
+    )
     return _write(file, np.ones(file.rows, bool), out, task.config)
 
 
@@ -205,13 +209,13 @@ def _write(file: DocumentFile, kept: np.ndarray, out: Path, config: DedupConfig)
     parts: list[tuple[int, pa.RecordBatch]] = []
 
     def sign(first: int, batch: pa.RecordBatch) -> None:
-        check_ids(batch, file.path, first - file.first)
-        mask = kept[first - file.first : first - file.first + batch.num_rows]
-        batch = batch.append_column("row", pa.array(np.arange(len(mask), dtype=np.uint32)))
-        batch = batch.filter(pa.array(mask))
-        texts = strings(batch.column("text"), file.path, "text")
+        row = first - file.first
+        mask = pa.array(kept[row : row + batch.num_rows])
+        ids, texts, sources = document_columns(file, batch, row)
+        if sources is None:
+            sources = pa.array([""] * batch.num_rows, pa.string())
         kind, length, exact, keys = dedup_sign(
-            texts,
+            texts.filter(mask),
             words=config.shingling.words,
             characters=config.shingling.characters,
             unit=config.shingling.unit,
@@ -219,16 +223,10 @@ def _write(file: DocumentFile, kept: np.ndarray, out: Path, config: DedupConfig)
             rows=rows,
             seed=config.seed,
         )
-        row = batch.column("row").to_numpy() + np.uint32(first - file.first)
-        sources = (
-            strings(batch.column("source"), file.path, "source").cast(pa.string())
-            if file.has_source
-            else pa.array([""] * batch.num_rows, pa.string())
-        )
         columns = {
-            "row": pa.array(row),
-            "id": strings(batch.column("id"), file.path, "id").cast(pa.string()),
-            "source": sources,
+            "row": pa.array(np.arange(row, row + batch.num_rows, dtype=np.uint32)).filter(mask),
+            "id": ids.cast(pa.string()).filter(mask),
+            "source": sources.cast(pa.string()).filter(mask),
             "kind": pa.array(kind),
             "length": pa.array(length),
             "exact": _fixed(exact),
@@ -236,8 +234,7 @@ def _write(file: DocumentFile, kept: np.ndarray, out: Path, config: DedupConfig)
         }
         parts.append((first, pa.record_batch(columns)))
 
-    columns = ["id", "text", "source"] if file.has_source else ["id", "text"]
-    for_each_batch(row_groups([file]), lambda _: columns, config.thread_count, sign)
+    for_each_batch(row_groups([file]), None, config.thread_count, sign)
     parts.sort(key=lambda part: part[0])
     table = pa.Table.from_batches([batch for _, batch in parts], _schema(bands))
     with atomic_file(out) as partial:

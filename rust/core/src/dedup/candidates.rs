@@ -4,7 +4,6 @@
 //! which survivors are chosen.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use rayon::prelude::*;
 use xxhash_rust::xxh3::Xxh3;
@@ -51,6 +50,14 @@ impl Buckets {
     }
 }
 
+impl FromIterator<Vec<u32>> for Buckets {
+    fn from_iter<I: IntoIterator<Item = Vec<u32>>>(groups: I) -> Self {
+        let mut buckets = Self::default();
+        groups.into_iter().for_each(|members| buckets.push(members.into_iter()));
+        buckets
+    }
+}
+
 /// The distinct buckets of all bands. `rank_of` maps a document to the rank of its class. Runs on the
 /// current rayon pool, one partition per thread at a time.
 ///
@@ -82,8 +89,8 @@ pub fn buckets(spill: &Spill, rank_of: impl Fn(u32) -> u32 + Sync) -> Result<(Bu
 
 #[derive(Default)]
 struct Distinct {
-    /// The number of the bucket by the hash of its members.
-    seen: HashMap<u128, u32>,
+    /// The number of the first bucket of each hash of members.
+    seen: HashMap<u64, u32>,
     buckets: Buckets,
     weights: Vec<u16>,
 }
@@ -92,81 +99,15 @@ impl Distinct {
     fn add(&mut self, members: &[u32]) {
         let mut hasher = Xxh3::new();
         members.iter().for_each(|member| hasher.update(&member.to_le_bytes()));
-        let number = *self.seen.entry(hasher.digest128()).or_insert(self.buckets.len() as u32);
-        if number as usize == self.buckets.len() {
+        let new = self.buckets.len() as u32;
+        let first = *self.seen.entry(hasher.digest()).or_insert(new) as usize;
+        if first == self.buckets.len() || self.buckets.get(first) != members {
             self.buckets.push(members.iter().copied());
-            self.weights.push(0);
-        }
-        let weight = &mut self.weights[number as usize];
-        *weight = weight.saturating_add(1);
-    }
-}
-
-/// Sets of buckets that share no document with those of another set.
-pub struct Components {
-    buckets: Vec<u32>,
-    /// Where each set lies in `buckets`; the sets with most members first.
-    ranges: Vec<Range<u32>>,
-}
-
-impl Components {
-    pub fn len(&self) -> usize {
-        self.ranges.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
-    }
-
-    /// The bucket numbers of one set.
-    pub fn get(&self, component: usize) -> &[u32] {
-        let Range { start, end } = self.ranges[component];
-        &self.buckets[start as usize..end as usize]
-    }
-}
-
-/// `documents` are all members of the buckets, ascending.
-pub fn components(buckets: &Buckets, documents: &[u32]) -> Components {
-    let index = |rank: u32| documents.binary_search(&rank).expect("a member of some bucket") as u32;
-    let mut parent: Vec<u32> = (0..documents.len() as u32).collect();
-    for members in buckets.iter() {
-        let first = find(&mut parent, index(members[0]));
-        for &member in &members[1..] {
-            let other = find(&mut parent, index(member));
-            // The root of a set is its least member, whatever the order of buckets.
-            let root = find(&mut parent, first);
-            let (low, high) = (root.min(other), root.max(other));
-            parent[high as usize] = low;
+            self.weights.push(1);
+        } else {
+            self.weights[first] = self.weights[first].saturating_add(1);
         }
     }
-    let mut rooted: Vec<(u32, u32)> = (0..buckets.len())
-        .map(|bucket| (find(&mut parent, index(buckets.get(bucket)[0])), bucket as u32))
-        .collect();
-    rooted.sort_unstable();
-    let mut start = 0;
-    let mut ranges: Vec<Range<u32>> = rooted
-        .chunk_by(|a, b| a.0 == b.0)
-        .map(|component| {
-            let end = start + component.len() as u32;
-            std::mem::replace(&mut start, end)..end
-        })
-        .collect();
-    let sorted: Vec<u32> = rooted.into_iter().map(|(_, bucket)| bucket).collect();
-    ranges.sort_by_cached_key(|range| {
-        let members = sorted[range.start as usize..range.end as usize].iter();
-        let count: usize = members.map(|&bucket| buckets.get(bucket as usize).len()).sum();
-        std::cmp::Reverse(count)
-    });
-    Components { buckets: sorted, ranges }
-}
-
-fn find(parent: &mut [u32], mut node: u32) -> u32 {
-    while parent[node as usize] != node {
-        let up = parent[parent[node as usize] as usize];
-        parent[node as usize] = up;
-        node = up;
-    }
-    node
 }
 
 #[cfg(test)]
@@ -201,15 +142,5 @@ mod tests {
         let spill = spilled(&[&[(5, 3), (5, 1), (6, 1), (6, 2)]]);
         let (buckets, _) = buckets(&spill, |document| document / 2).unwrap();
         assert_eq!(buckets.iter().collect::<Vec<_>>(), [[0, 1], [0, 1]][..1]);
-    }
-
-    #[test]
-    fn components_share_no_document() {
-        let spill =
-            spilled(&[&[(1, 1), (1, 2), (2, 8), (2, 9)], &[(3, 2), (3, 3), (4, 4), (4, 1)]]);
-        let (buckets, _) = buckets(&spill, |document| document).unwrap();
-        let components = components(&buckets, &buckets.documents());
-        let sizes: Vec<usize> = (0..components.len()).map(|i| components.get(i).len()).collect();
-        assert_eq!(sizes, [3, 1]);
     }
 }

@@ -64,7 +64,6 @@ pub struct Signer {
     reader: Reader,
     sketcher: Sketcher,
     banding: Banding,
-    scratch: Vec<u64>,
 }
 
 impl Signer {
@@ -73,18 +72,16 @@ impl Signer {
             reader: Reader::new(shingling),
             sketcher: Sketcher::new(banding.bins(), seed),
             banding,
-            scratch: Vec::new(),
         }
     }
 
-    /// Also hands the distinct shingles of the text, ascending, to `keep`.
-    pub fn sign(&mut self, text: &[u8], keep: impl FnOnce(&[u64])) -> Signature {
+    /// Also hands the shingles of the text, in no order and with repetitions, to `keep`.
+    pub fn sign(&mut self, text: &[u8], keep: impl FnOnce(&mut Vec<u64>)) -> Signature {
         let (summary, shingles) = self.reader.read(text);
         let mut keys = Vec::new();
         if matches!(summary.kind, Kind::Words | Kind::Characters) {
             let sketch = self.sketcher.sketch(shingles);
             keys.extend((0..self.banding.bands).map(|band| self.banding.key(sketch, band)));
-            sort_distinct(shingles, &mut self.scratch);
             keep(shingles);
         }
         self.reader.shrink(BUFFER_TOKENS);
@@ -222,6 +219,7 @@ impl Session {
     pub fn add(&self, first: u32, batch: &[Document<'_>]) -> Result<()> {
         let Settings { shingling, banding, seed, .. } = self.settings;
         let mut signer = Signer::new(shingling, banding, seed);
+        let mut scratch = Vec::new();
         let signed: Vec<std::result::Result<Signature, u32>> = (first..)
             .zip(batch)
             .map(|(number, document)| {
@@ -229,7 +227,10 @@ impl Session {
                 match self.seen_before(text, number) {
                     Some(same) => Err(same),
                     None => Ok(signer.sign(text, |shingles| {
-                        self.store.offer(number, shingles);
+                        if self.store.has_room() {
+                            sort_distinct(shingles, &mut scratch);
+                            self.store.offer(number, shingles);
+                        }
                     })),
                 }
             })

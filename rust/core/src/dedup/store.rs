@@ -7,12 +7,15 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{Error, Result};
 
 pub struct Store {
     directory: PathBuf,
     limit: usize,
+    /// Whether a set was refused for want of memory.
+    full: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -32,7 +35,12 @@ enum Place {
 impl Store {
     /// Holds up to `limit` bytes in memory; the file is made in `directory` when first needed.
     pub fn new(directory: &Path, limit: usize) -> Self {
-        Self { directory: directory.to_owned(), limit, inner: Mutex::default() }
+        Self { directory: directory.to_owned(), limit, full: AtomicBool::new(false), inner: Mutex::default() }
+    }
+
+    /// Whether it is worth offering a set.
+    pub fn has_room(&self) -> bool {
+        !self.full.load(Ordering::Relaxed)
     }
 
     /// Keeps the set of `document` if it fits in memory; says whether it did.
@@ -41,6 +49,7 @@ impl Store {
         {
             let mut inner = self.lock();
             if inner.memory_bytes + bytes > self.limit {
+                self.full.store(true, Ordering::Relaxed);
                 return false;
             }
             inner.memory_bytes += bytes;
@@ -77,6 +86,7 @@ impl Store {
             Place::File { .. } => 0,
         });
         inner.memory_bytes = sizes.sum();
+        self.full.store(false, Ordering::Relaxed);
     }
 
     /// The documents whose sets are here, in ascending order.

@@ -1,0 +1,114 @@
+"""Parquet files by their locations: paths of this machine, or URLs of an object store."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from marin._native import xxh3_bytes, xxh3_file
+from marin.datakit.sources import Source, SourceFile, filesystem, locate, with_retries
+from marin.engine import read_manifest, verify_files
+from marin.engine.manifest import MANIFEST_NAME
+from marin.errors import MarinError
+
+Place = Path | str
+"""A path, or a URL as a string."""
+
+
+def is_url(place: Place) -> bool:
+    return isinstance(place, str) and "://" in place
+
+
+def parquet_files(place: Place) -> Iterator[tuple[str, str, str]]:
+    """(name within `place`, location, fingerprint) of one Parquet file or of those in a directory.
+
+    The fingerprint is a checksum, taken from the manifest where there is one; in an object store it
+    stands for location, size and time of change.
+
+    Raises:
+      MarinError: there is nothing, or a directory that is unfinished.
+    """
+    if is_url(place):
+        for found in _located(str(place)):
+            identity = f"{found.location}\0{found.size}\0{found.version}"
+            yield found.place, found.location, xxh3_bytes(identity.encode())
+        return
+    path = Path(place)
+    if path.is_file():
+        yield path.name, str(path), xxh3_file(path)
+    elif (path / MANIFEST_NAME).is_file():
+        manifest = read_manifest(path)
+        for problem in verify_files(path, manifest, content=False):
+            raise MarinError(problem)
+        for entry in manifest.files:
+            if entry.name.endswith(".parquet"):
+                yield entry.name, str(path / entry.name), entry.xxh3
+    elif path.is_dir():
+        for file in sorted(path.rglob("*.parquet")):
+            yield file.relative_to(path).as_posix(), str(file), xxh3_file(file)
+    else:
+        raise MarinError(f"{path}: no such file or directory")
+
+
+def lies_in(directory: Path, place: Place) -> bool:
+    """Whether `directory` is `place` or somewhere below it."""
+    if is_url(place):
+        return False
+    source, target = Path(place).resolve(), directory.resolve()
+    return source == target or source in target.parents
+
+
+def base_name(place: Place) -> str:
+    """What tells the files of one place from those of the same names of another."""
+    if is_url(place):
+        return str(place).partition("?")[0].rstrip("/").rpartition("/")[2]
+    return Path(place).resolve().name
+
+
+def absolute(location: str) -> str:
+    return location if is_url(location) else str(Path(location).resolve())
+
+
+def open_file(location: str) -> Any:
+    """What pyarrow reads: the path, or a remote file whose reads are tried again."""
+    return _remote(location).open() if is_url(location) else location
+
+
+@contextmanager
+def output_directory(place: Place) -> Iterator[Path]:
+    """A directory to write to: `place` itself, or one whose files are sent to the URL `place` when
+    the block ends well, the manifest last.
+    """
+    if not is_url(place):
+        yield Path(place)
+        return
+    with TemporaryDirectory(prefix="marin-") as folder:
+        directory = Path(folder) / "out"
+        yield directory
+        system, base = filesystem(str(place))
+        files = [file for file in sorted(directory.rglob("*")) if file.is_file()]
+        try:
+            for file in sorted(files, key=lambda file: file.name == MANIFEST_NAME):
+                target = f"{base}/{file.relative_to(directory).as_posix()}"
+                with_retries(lambda file=file, target=target: _send(system, file, target))
+        except OSError as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise MarinError(f"{place}: cannot be written ({reason})") from None
+
+
+def _send(system: Any, file: Path, target: str) -> None:
+    system.create_dir(target.rpartition("/")[0], recursive=True)
+    with system.open_output_stream(target) as stream, file.open("rb") as source:
+        stream.upload(source)
+
+
+def _located(url: str) -> list[SourceFile]:
+    name = url.partition("?")[0]
+    return locate(Source(name, (url,), format="parquet", include=("*.parquet",)))[0]
+
+
+@lru_cache(maxsize=4096)
+def _remote(location: str) -> SourceFile:
+    return _located(location)[0]
