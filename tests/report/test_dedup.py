@@ -28,7 +28,7 @@ def test_the_page_names_sources_that_lose_too_much(tmp_path: Path) -> None:
     table = pa.table({"id": ["a", "b", "c", "d"], "text": texts, "source": sources})
     pq.write_table(table, path)
     out = dedup([path], tmp_path)
-    assert largest_clusters(out, 5) == [("c", 3, 0, 2, 0.966)]
+    assert largest_clusters(out, 5) == [("c", 3, 0, 2, 0.968)]
     html = write_dedup_report(out, tmp_path / "report.html").read_text()
     assert "<script>" not in html
     assert "<i>copies" not in html

@@ -34,7 +34,7 @@ def bench_dedup(
     packages: Packages = 26,
     versions: Versions = 8,
     cache: Cache = Path("marin-bench"),
-    peer_megabytes: Megabytes = 60,
+    peer_megabytes: Megabytes = 480,
     runs: Runs = 3,
     save: Save = None,
     json_output: Json = False,

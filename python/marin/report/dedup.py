@@ -100,7 +100,7 @@ def largest_clusters(directory: Path, count: int) -> list[tuple[str, int, int, i
             documents=pl.len() + 1,
             exact=(pl.col("reason") == "exact").sum(),
             fuzzy=(pl.col("reason") == "fuzzy").sum(),
-            similarity=pl.col("similarity").min().round(3),
+            similarity=pl.col("similarity").min().cast(pl.Float64).round(3),
         )
         .sort("documents", "cluster", descending=[True, False])
         .head(count)

@@ -8,7 +8,9 @@ use arrow_buffer::ArrowNativeType;
 use arrow_schema::DataType;
 use marin_core::dedup::banding::{self, Banding};
 use marin_core::dedup::kperm::{Family, Permutations, Shingles};
-use marin_core::dedup::session::{Decision, Document, Reason, Session, Settings, Signature, Signer};
+use marin_core::dedup::session::{
+    Decision, Document, Reason, Session, Settings, Signature, Signer,
+};
 use marin_core::dedup::sketch::Sketcher;
 use marin_core::dedup::tally::{HISTOGRAM_BINS, examples, tally};
 use marin_core::dedup::text::{Kind, NORMALIZATION, Reader, Shingling, Summary, Unit};

@@ -30,11 +30,11 @@ _TIMEOUT_SECONDS = 1800
 @dataclass(frozen=True)
 class BenchConfig:
     """`documents` in the truth set; `peer_megabytes` of text for all tools side by side, of which
-    the slowest reads 7 MB in a second; `runs` of which the median counts.
+    slow ones read a part; `runs` of which the median counts.
     """
 
     documents: int = 6000
-    peer_megabytes: int = 60
+    peer_megabytes: int = 480
     runs: int = 3
 
 
@@ -55,34 +55,31 @@ def measure(
         value = statistics.median(values)
         results.append(row | {"value": value, "unit": unit, "runs": [float(v) for v in values]})
 
-    def speed(
-        tool: str, metric: str, inputs: Sequence[Path], *, runs: int = config.runs, memory: int = 0
-    ) -> None:
+    def speed(tool: str, metric: str, inputs: Sequence[Path], *, memory: int = 0) -> None:
         text_bytes = sum(map(_text_bytes, inputs))
-        done = [_run(tool, inputs, memory) for _ in range(runs)]
+        done = [_run(tool, inputs, memory) for _ in range(config.runs)]
         add(tool, f"{metric}_speed", "MB/s", [text_bytes / d.seconds / _MEGABYTE for d in done])
         add(tool, f"{metric}_peak", "MB", [d.peak_bytes / _MEGABYTE for d in done])
 
     with TemporaryDirectory() as folder, progress.task("Measure", len(versions) + 2) as task:
-        shares = {1.0, *(PEERS[tool].part for tool in tools)}
-        parts = {share: Path(folder) / f"part-{share}.parquet" for share in shares}
+        share_of = {MARIN: 1.0} | {tool: PEERS[tool].part for tool in tools}
+        parts = {share: Path(folder) / f"part-{share}.parquet" for share in share_of.values()}
         for share, part in parts.items():
             _write_part(files, round(config.peer_megabytes * _MEGABYTE * share), part)
         chosen = select_documents(files, config.documents, Path(folder) / "truth.parquet")
         truth = Truth(chosen, THRESHOLD)
         task.advance(1)
         speed(MARIN, "all", files)
-        speed(MARIN, "all_within_1GiB", files, runs=1, memory=1 << 30)
+        speed(MARIN, "all_within_1GiB", files, memory=1 << 30)
         for name, share in (("half", 2), ("quarter", 4)):
-            speed(MARIN, name, files[::share], runs=1)
+            speed(MARIN, name, files[::share])
         stages = [_stages(files) for _ in range(config.runs)]
         for name, metric in (("signature", "text_bytes"), ("verification", "candidate_bytes")):
             rates = [s[metric] / s[f"{name}_seconds"] / _MEGABYTE for s in stages]
             add(MARIN, f"{name}_stage_speed", "MB/s", rates)
         task.advance(1)
-        for tool in versions:
-            share = PEERS[tool].part if tool in PEERS else 1.0
-            speed(tool, "part", [parts[share]], runs=config.runs if share == 1.0 else 1)
+        for tool, share in share_of.items():
+            speed(tool, "part", [parts[share]])
             quality = truth.judge(_run(tool, [chosen]).keep)
             add(tool, "recall", "share", [quality.recall])
             add(tool, "precision", "share", [quality.precision])
@@ -92,7 +89,7 @@ def measure(
         corpus = {
             "text_bytes": sum(map(_text_bytes, files)),
             "documents": sum(pq.read_metadata(file).num_rows for file in files),
-            "part_bytes": {str(share): _text_bytes(part) for share, part in parts.items()},
+            "part_bytes": {tool: _text_bytes(parts[share]) for tool, share in share_of.items()},
             "truth_documents": truth.documents,
             "true_pairs": len(truth.pairs),
             "threshold": THRESHOLD,

@@ -152,11 +152,11 @@ class Peer:
 
 PEERS = {
     "gaoya": Peer("gaoya", gaoya),
-    "rensa": Peer("rensa", rensa),
-    "FastSketchLSH": Peer("fastsketchlsh", fastsketchlsh),
-    "dupekit": Peer("marin-dupekit", dupekit),
-    "datasketch": Peer("datasketch", datasketch),
-    "datatrove": Peer("datatrove", datatrove, part=0.2),
+    "rensa": Peer("rensa", rensa, part=0.25),
+    "FastSketchLSH": Peer("fastsketchlsh", fastsketchlsh, part=0.25),
+    "dupekit": Peer("marin-dupekit", dupekit, part=0.25),
+    "datasketch": Peer("datasketch", datasketch, part=0.25),
+    "datatrove": Peer("datatrove", datatrove, part=0.05),
 }
 """By the name shown."""
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from marin._native import DedupSession
 from marin.datakit.dedup import DedupConfig
@@ -22,6 +22,7 @@ from marin.datakit.dedup import DedupConfig
 _MOST_BYTES = 400_000_000
 _ROWS = 1000
 _MEMORY = 1 << 20
+_SCHEMA = pa.schema({"id": pa.large_string(), "text": pa.large_string()})
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,20 @@ class Stages:
 
 
 def run(files: Sequence[Path]) -> Stages:
-    """Signs every text, then shingles, compares and decides every candidate. With next to no
-    memory for the engine, no text is skipped as a copy and no shingle set is left from signing.
+    """Signs every distinct text of a file, so that none is skipped as a copy, then shingles,
+    compares and decides every candidate. The engine has next to no memory, so that no shingle set
+    is left from signing.
     """
-    batches, total = [], 0
+    batches: list[pa.RecordBatch] = []
+    total = 0
     for file in files:
-        for batch in pq.ParquetFile(file).iter_batches(_ROWS, columns=["id", "text"]):
-            if total < _MOST_BYTES:
-                batches.append(batch)
-                total += _text_bytes(batch)
+        if total < _MOST_BYTES:
+            distinct = pl.read_parquet(file, columns=["id", "text"]).unique(
+                "text", maintain_order=True
+            )
+            found = distinct.to_arrow().cast(_SCHEMA).to_batches(_ROWS)
+            batches += found
+            total += sum(map(_text_bytes, found))
     firsts = np.cumsum([0, *(batch.num_rows for batch in batches)])
     config = DedupConfig()
     bands, rows = config.bands

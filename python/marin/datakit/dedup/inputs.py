@@ -90,8 +90,8 @@ def find_files(inputs: Sequence[Place], *, make_ids: bool) -> tuple[DocumentFile
     if len(set(names)) < len(names):
         # A place that is a file is named like it already.
         found = [
-            (place, name if name == base_name(place) else f"{base_name(place)}/{name}", *rest)
-            for place, name, *rest in found
+            (place, name if name == base_name(place) else f"{base_name(place)}/{name}", where, mark)
+            for place, name, where, mark in found
         ]
     found.sort(key=lambda entry: entry[1])
     for (_, name, path, _), (_, next_name, next_path, _) in pairwise(found):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -92,7 +92,7 @@ def output_directory(place: Place) -> Iterator[Path]:
         try:
             for file in sorted(files, key=lambda file: file.name == MANIFEST_NAME):
                 target = f"{base}/{file.relative_to(directory).as_posix()}"
-                with_retries(lambda file=file, target=target: _send(system, file, target))
+                with_retries(partial(_send, system, file, target))
         except OSError as error:
             reason = str(error).strip().partition("\n")[0]
             raise MarinError(f"{place}: cannot be written ({reason})") from None

@@ -28,6 +28,9 @@ const NONE: u32 = u32::MAX;
 /// Buffers of a reader that grew beyond this many tokens are given back after the text.
 const BUFFER_TOKENS: usize = 1 << 20;
 
+/// One part in so many of the memory is for band keys on their way to the spill file.
+pub const SPILL_SHARE: usize = 4;
+
 /// Bytes that one remembered raw hash costs in its table.
 const SEEN_BYTES: usize = 48;
 
@@ -170,7 +173,8 @@ impl Session {
             added: 0,
         };
         let memory = settings.memory;
-        let spill = Spill::new(&settings.directory, settings.banding.bands, documents, memory / 4);
+        let limit = memory / SPILL_SHARE;
+        let spill = Spill::new(&settings.directory, settings.banding.bands, documents, limit);
         let store = Store::new(&settings.directory, memory / 2);
         const SHARDS: usize = 64;
         Ok(Self {

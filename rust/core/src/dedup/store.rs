@@ -35,7 +35,12 @@ enum Place {
 impl Store {
     /// Holds up to `limit` bytes in memory; the file is made in `directory` when first needed.
     pub fn new(directory: &Path, limit: usize) -> Self {
-        Self { directory: directory.to_owned(), limit, full: AtomicBool::new(false), inner: Mutex::default() }
+        Self {
+            directory: directory.to_owned(),
+            limit,
+            full: AtomicBool::new(false),
+            inner: Mutex::default(),
+        }
     }
 
     /// Whether it is worth offering a set.
