@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh
 from marin.dispatch import Experts, Routing, Transport, moe
 
 # Small programs: the time goes into compiling them.
-QUICK = {"xla_backend_optimization_level": 0}
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
 def mesh_of(replica: int = 1, data: int = 1, expert: int = 1, model: int = 1) -> Mesh:

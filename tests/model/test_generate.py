@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from support.hero import FAST_COMPILE, LENGTH, packed
 
 from marin.errors import MarinError
 from marin.model.generate import empty_cache, extend, generate
@@ -16,16 +17,16 @@ def model(one_device: Any, random_bias: Any) -> Any:
 
 
 def test_a_cache_extended_in_pieces_gives_the_logits_of_the_whole(
-    one_device: Any, random_bias: Any, model: Any, pack: Any
+    one_device: Any, random_bias: Any, model: Any
 ) -> None:
-    whole = pack([[20], [20]], 32, one_device.config.vocab)
-    whole = jax.tree.map(lambda x: jnp.tile(x, (4, 1)), whole)
+    whole = one_device.place(packed([[20]] * 8, LENGTH, one_device.config.vocab))
     expected = one_device.logits(one_device.params, random_bias, whole)[:2, :20]
     graph, state = nnx.split(model)
     run = jax.jit(
         lambda state, cache, tokens: extend(
             nnx.merge(graph, state), cache, tokens, mesh=one_device.mesh
-        )
+        ),
+        compiler_options=FAST_COMPILE,
     )
     cache = empty_cache(one_device.config, 2, 24)
     pieces = []
@@ -37,13 +38,13 @@ def test_a_cache_extended_in_pieces_gives_the_logits_of_the_whole(
 
 
 def test_greedy_tokens_are_the_likeliest_and_sampling_follows_seed_and_top_k(
-    one_device: Any, random_bias: Any, model: Any, pack: Any
+    one_device: Any, random_bias: Any, model: Any
 ) -> None:
-    prompt = pack([[7]], 7, one_device.config.vocab).tokens
+    prompt = jnp.asarray(packed([[7]], 7, one_device.config.vocab).tokens)
     greedy = generate(model, prompt, count=5, mesh=one_device.mesh)
-    rows = np.zeros((8, 32), np.int32)
+    rows = np.zeros((8, LENGTH), np.int32)
     rows[0, :12] = np.concatenate([prompt[0], greedy[0]])
-    batch = pack([[12]] + [[32]] * 7, 32, 1)._replace(tokens=jnp.asarray(rows))
+    batch = one_device.place(packed([[12]] * 8, LENGTH, 1)._replace(tokens=rows))
     logits = one_device.logits(one_device.params, random_bias, batch)[0]
     np.testing.assert_array_equal(greedy[0], logits.argmax(-1)[6:11])
     one = generate(model, prompt, count=5, mesh=one_device.mesh, temperature=2.0, top_k=1)

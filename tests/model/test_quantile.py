@@ -10,13 +10,13 @@ from marin.model.quantile import largest, quantile_rank
 from marin.model.router import next_bias
 
 LARGEST = jax.jit(largest)
-ROWS, COLUMNS = 64, 4
+ROWS, COLUMNS = 24, 3
 
 
 def test_largest_is_an_element_of_the_exact_rank_for_any_float() -> None:
     special = [0.0, -0.0, 1e-45, -1e-45, 3.4e38, -3.4e38, np.inf, -np.inf, 1.0, -1.0]
 
-    @settings(deadline=None, max_examples=60)
+    @settings(deadline=None, max_examples=40)
     @given(
         st.lists(
             st.one_of(st.floats(width=32, allow_nan=False), st.sampled_from(special)),
@@ -71,10 +71,11 @@ def test_bias_ignores_padding_and_stays_where_no_token_is_valid() -> None:
     margins = rng.standard_normal((2, 50, 6)).astype(np.float32)
     valid = rng.random((2, 50)) < 0.5
     bias = jnp.arange(6.0)
-    got = next_bias(jnp.asarray(margins), jnp.asarray(valid), bias, 2)
+    next_of = jax.jit(lambda margins, valid: next_bias(margins, valid, bias, 2))
+    got = np.asarray(next_of(margins, valid))
     margins[~valid] = 1e9
-    np.testing.assert_array_equal(got, next_bias(jnp.asarray(margins), valid, bias, 2))
+    np.testing.assert_array_equal(got, next_of(margins, valid))
     kept = margins[valid]
     beta = np.sort(kept, axis=0)[::-1][len(kept) * 2 // 6]
     np.testing.assert_allclose(got, beta.mean() - beta, rtol=1e-6, atol=1e-6)
-    np.testing.assert_array_equal(next_bias(jnp.asarray(margins), valid & False, bias, 2), bias)
+    np.testing.assert_array_equal(next_of(margins, valid & False), bias)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from support.hero import FAST_COMPILE, packed
 
 from marin.dispatch import Local
 from marin.model import Batch, HeroConfig, abstract, make_mesh, reference
@@ -61,7 +62,7 @@ def agree(
 
     singles = {k: jnp.asarray(v, jnp.float32) for k, v in arrays.items()}
     run = jax.jit(
-        jax.grad(scalar, has_aux=True), compiler_options={"xla_backend_optimization_level": 0}
+        jax.grad(scalar, has_aux=True), compiler_options=FAST_COMPILE
     )
     grads, value = run(singles)
     np.testing.assert_allclose(
@@ -80,8 +81,8 @@ def agree(
 
 
 @pytest.fixture(scope="module")
-def rows(pack: Callable[..., Batch]) -> Batch:
-    return pack([[6, 4], [3, 5, 1], [12]], 12, 50)
+def rows() -> Batch:
+    return packed([[6, 4], [3, 5, 1], [12]], 12, 50)
 
 
 @pytest.fixture(scope="module")

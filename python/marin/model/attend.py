@@ -6,6 +6,7 @@ position, in a local layer only the last `window` of them. The scale `1 / sqrt(D
 
 import functools
 import logging
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +39,7 @@ def attend(
     if window is not None and window >= query.shape[1]:
         window = None
     if choose(backend, query.shape[1], query.shape[3], query.dtype) == "cudnn":
-        return _cudnn(query, key, value, segment_ids, window)
+        return fused(query, key, value, segment_ids, window, "cudnn")
     return _reference(query, key, value, segment_ids, window)
 
 
@@ -65,18 +66,25 @@ def _cudnn_obstacle(length: int, head_dim: int, dtype: jnp.dtype) -> str:
         return f"needs bfloat16, found {dtype}"
     if head_dim > 128 or head_dim % 8:
         return f"needs heads of a multiple of 8 up to 128, found {head_dim}"
+    if length % 2:
+        return f"needs rows of an even length, found {length}"
     if length > CUDNN_MAX_LENGTH:
         return f"document masks of rows over {CUDNN_MAX_LENGTH} do not fit, found {length}"
     return ""
 
 
-def _cudnn(
+def fused(
     query: Float[Array, "B L H D"],
     key: Float[Array, "B L K D"],
     value: Float[Array, "B L K D"],
     segment_ids: Int[Array, "B L"],
     window: int | None,
+    implementation: Literal["cudnn", "xla"],
 ) -> Float[Array, "B L H D"]:
+    """Scaled queries through JAX's own attention. `xla` gives the same arguments the meaning that
+    JAX documents, on any device and with all scores at one time, so that they can be checked
+    where there is no cuDNN.
+    """
     return jax.nn.dot_product_attention(
         query,
         key,
@@ -85,7 +93,7 @@ def _cudnn(
         scale=1.0,
         is_causal=True,
         local_window_size=None if window is None else (window - 1, 0),
-        implementation="cudnn",
+        implementation=implementation,
     )
 
 

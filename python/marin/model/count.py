@@ -4,9 +4,12 @@ The reference's convention: norm gains, gates (of norms and of heads) and convol
 neither number; `active` takes the routed experts of one token and leaves out embedding and readout.
 """
 
+import functools
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import jax
 from flax import nnx
@@ -42,7 +45,8 @@ class Part:
     active: int
 
 
-def parts(config: HeroConfig) -> dict[str, Part]:
+@functools.cache
+def parts(config: HeroConfig) -> Mapping[str, Part]:
     """Every parameter of the module in exactly one part."""
     found = dict.fromkeys((name for _, name in _PARTS), 0)
     state = nnx.state(abstract(config), nnx.Param)
@@ -50,7 +54,7 @@ def parts(config: HeroConfig) -> dict[str, Part]:
         path = path_of(keys)
         name = next(name for pattern, name in _PARTS if re.search(pattern, path))
         found[name] += math.prod(leaf.shape)
-    return {name: _part(config, name, count) for name, count in found.items()}
+    return MappingProxyType({name: _part(config, name, count) for name, count in found.items()})
 
 
 def _part(config: HeroConfig, name: str, count: int) -> Part:

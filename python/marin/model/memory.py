@@ -6,6 +6,7 @@ device's share of the batch. Collectives are counted in the traced program of th
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -108,6 +109,7 @@ def _pieces(spec: P, mesh: AbstractMesh) -> int:
     return pieces
 
 
+@functools.cache
 def _residual_bytes(config: HeroConfig, rows: int, seq_len: int) -> int:
     """Bytes of the arrays that the backward function of one device's rows holds, parameters
     aside."""
