@@ -12,9 +12,16 @@ import pyarrow as pa
 from marin.engine import write_manifest
 from marin.mixture import Phase, Schedule, Specification, Stage
 
+TOKENIZER = {"hash": "tokenizer-1", "vocab_size": 50_000, "bos": 0, "eos": 1}
+
 
 def write_store(
-    root: Path, lengths: dict[str, list[int]], *, rows_per_batch: int = 7, files: int = 2
+    root: Path,
+    lengths: dict[str, list[int]],
+    *,
+    rows_per_batch: int = 7,
+    files: int = 2,
+    tokenizer: Mapping[str, Any] = TOKENIZER,
 ) -> Path:
     """A store whose token `i` of document `d` of the `c`-th cell is a hash of (c, d, i)."""
     directory = root / "store"
@@ -37,16 +44,20 @@ def write_store(
             with pa.ipc.new_file(directory / name, table.schema) as writer:
                 writer.write_table(table, max_chunksize=rows_per_batch)
             rows[name] = int(end - begin)
-    return _finish_store(directory, lengths, rows)
+    return _finish_store(directory, lengths, rows, tokenizer)
 
 
-def _finish_store(directory: Path, lengths: Mapping[str, Any], rows: dict[str, int]) -> Path:
+def _finish_store(
+    directory: Path,
+    lengths: Mapping[str, Any],
+    rows: dict[str, int],
+    tokenizer: Mapping[str, Any] = TOKENIZER,
+) -> Path:
     cells = {
         cell: {"documents": len(counts), "tokens": int(np.sum(counts))}
         for cell, counts in lengths.items()
     }
-    tokenizer = {"hash": "tokenizer-1", "vocab_size": 50_000, "bos": 0, "eos": 1}
-    summary = {"cells": cells, "tokenizer": tokenizer, "domains": []}
+    summary = {"cells": cells, "tokenizer": dict(tokenizer), "domains": []}
     write_manifest(directory, "store", parameters={}, inputs={}, rows=rows, summary=summary)
     return directory
 

@@ -18,7 +18,16 @@ def _group() -> None:
 def drops(
     routing: Annotated[
         Path | None,
-        typer.Option(help="Routing of real tokens (.npz); default: a model of documents."),
+        typer.Option(
+            help="Routing of real tokens: directory of a run, or .npz. Default: a model of "
+            "documents."
+        ),
+    ] = None,
+    layer: Annotated[
+        int | None, typer.Option(help="Layer of the run's model, from 0; default: the middle one.")
+    ] = None,
+    at: Annotated[
+        int | None, typer.Option(help="Step of the run's checkpoint; default: the newest.")
     ] = None,
     seq_len: Annotated[list[int] | None, typer.Option(help="Row length; repeatable.")] = None,
     capacity: Annotated[list[float] | None, typer.Option(help="Factor; repeatable.")] = None,
@@ -36,10 +45,19 @@ def drops(
     from rich.console import Console
 
     from marin.cli.output import print_table, progress_for
-    from marin.dispatch.routings import DocumentModel, read_routing
+    from marin.cli.routed import routing_of_run
+    from marin.dispatch.routings import DocumentModel, RealDocuments, read_routing
     from marin.dispatch.simulate import DropStudy, simulate_drops
+    from marin.errors import MarinError
 
-    source = read_routing(routing) if routing else DocumentModel(experts, top_k, spread)
+    source: DocumentModel | RealDocuments = DocumentModel(experts, top_k, spread)
+    of_run = routing is not None and routing.is_dir()
+    if not of_run and (layer is not None or at is not None):
+        raise MarinError("--layer and --at choose from a run: name its directory with --routing")
+    if routing and of_run:
+        source = routing_of_run(routing, at=at, layer=layer)
+    elif routing:
+        source = read_routing(routing)
     study = DropStudy(
         seq_lens=tuple(seq_len) if seq_len else DropStudy.seq_lens,
         capacities=tuple(capacity) if capacity else DropStudy.capacities,

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from marin.errors import MarinError
 
@@ -52,14 +52,14 @@ def load_trained(run: Path, at: int | None) -> Trained:
     finally:
         checkpoints.close()
     state = fill_named(trainee.layout, arrays)
-    plan = json.loads((run / PLAN_NAME).read_text())
-    curriculum = Curriculum.from_json(plan["curriculum"])
+    curriculum = Curriculum.from_json(json.loads((run / PLAN_NAME).read_text())["curriculum"])
+    shards = directory.legs(config)[-1].shards
     return Trained(
         model=trainee.model(state.parameters, state.router_bias),
         mesh=mesh,
         step=step,
         qk_scale=curriculum.at(max(step - 1, 0)).qk_scale,
-        tokenizer=_tokenizer_near((run, config.shards), plan["data"]["tokenizer"]),
+        tokenizer=_tokenizer_near(run, shards),
     )
 
 
@@ -67,12 +67,15 @@ def _of(at: int | None) -> str:
     return "" if at is None else f" of step {at}"
 
 
-def _tokenizer_near(paths: tuple[Path, ...], made_with: Any) -> Path | None:
-    """The directory beside a path, or one level up, whose tokenizer has the hash of the data."""
+def _tokenizer_near(run: Path, shards: Path) -> Path | None:
+    """The directory beside run or shards, or one level up, whose tokenizer has made the shards."""
     from marin.engine import read_manifest
 
-    wanted = made_with["hash"] if isinstance(made_with, dict) else made_with
-    for path in paths:
+    try:
+        wanted = read_manifest(shards).summary["tokenizer"]
+    except MarinError:  # the shards are gone; a model can be looked at without them
+        return None
+    for path in (run, shards):
         for folder in (path.resolve().parent, path.resolve().parent.parent):
             for found in sorted(folder.glob("*/tokenizer.json")):
                 try:

@@ -112,6 +112,13 @@ def read_routing(path: Path) -> RealDocuments:
         )
     if chosen.size == 0 or chosen.min() < 0 or chosen.max() >= num_experts:
         raise MarinError(f"{path}: experts must be in [0, {num_experts}) and not empty")
+    return by_document(chosen, weights, documents, num_experts)
+
+
+def by_document(
+    chosen: NDArray[Any], weights: NDArray[Any], documents: NDArray[Any], num_experts: int
+) -> RealDocuments:
+    """Sorts tokens by the document that each of them belongs to; at least one token."""
     order = np.argsort(documents, kind="stable")
     first = np.flatnonzero(np.diff(documents[order], prepend=documents[order[0]] - 1))
     starts = np.append(first, len(order)).astype(np.int64)

@@ -1,0 +1,127 @@
+"""Commands that look at a trained model, on a checkpoint of a small run with real shards."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from safetensors.numpy import load_file
+from support.hero import FAST_COMPILE
+from support.packing import make_schedule, write_store
+from support.training import tiny_model
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from typer.testing import CliRunner
+
+from marin.cli.app import app
+from marin.cli.trained import load_trained
+from marin.datakit import load_tokenizer
+from marin.engine import read_manifest
+from marin.errors import MarinError
+from marin.model import Batch, make_mesh
+from marin.model.export import import_model
+from marin.packing import pack, plan
+from marin.train.checkpoint import Checkpoints
+from marin.train.config import TrainConfig
+from marin.train.run_directory import RunDirectory
+from marin.train.source import open_source
+from marin.train.state import named_arrays, take_apart
+
+PROMPT = "abba cab"
+
+
+def byte_tokenizer(root: Path) -> Path:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    path = root / "bytes.json"
+    tokenizer.save(str(path))
+    return load_tokenizer(str(path), root)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory with one checkpoint, of step 3, that holds random weights."""
+    root = tmp_path_factory.mktemp("trained")
+    tokenizer = read_manifest(byte_tokenizer(root)).summary
+    lengths = np.random.default_rng(0).integers(20, 90, 60).tolist()
+    store = write_store(root, {"c00q0": lengths}, tokenizer=tokenizer)
+    schedule = make_schedule({"c00q0": 1.0}, [(0.0, 64, 4)], 12 * 4 * 64)
+    shards = pack(plan(store, schedule, root), root)
+    config = TrainConfig(shards=shards, run=root / "run", model=tiny_model(vocab=50_000))
+    config.run.mkdir()
+    directory = RunDirectory(config.run)
+    directory.claim(config)
+    directory.curriculum(config, open_source(directory.legs(config)))
+    layout = take_apart(config.model, make_mesh()).layout
+    draw = np.random.default_rng(1)
+    arrays = {
+        name: jax.device_put((0.3 * draw.standard_normal(x.shape)).astype(x.dtype), x.sharding)
+        for name, x in named_arrays(layout).items()
+    }
+    checkpoints = Checkpoints(directory.checkpoints, keep=1)
+    checkpoints.save(3, arrays, {})
+    checkpoints.close()
+    return config.run
+
+
+def invoke(*arguments: str) -> Any:
+    result = CliRunner().invoke(app, [*arguments, "--json"])
+    if result.exception:
+        raise result.exception
+    return json.loads(result.stdout)
+
+
+def test_greedy_generation_with_the_cache_writes_the_likeliest_tokens(run: Path) -> None:
+    answer = invoke("generate", str(run), PROMPT, "--tokens", "6", "--temperature", "0")
+    assert answer["step"] == 3
+    trained = load_trained(run, None)
+    assert trained.tokenizer is not None
+    tokenizer = Tokenizer.from_file(str(trained.tokenizer / "tokenizer.json"))
+    tokens = tokenizer.encode(PROMPT).ids + answer["tokens"]
+    row = np.array([tokens], np.int32)
+    whole = Batch(row, np.ones_like(row), np.arange(row.size, dtype=np.int32)[None], row >= 0)
+    graph, state = nnx.split(trained.model)
+    run_whole = jax.jit(
+        lambda state, batch: nnx.merge(graph, state).logits(batch, mesh=trained.mesh),
+        compiler_options=FAST_COMPILE,
+    )
+    logits = run_whole(state, whole)
+    likeliest = np.asarray(logits[0].argmax(-1))[len(PROMPT) - 1 : -1]
+    np.testing.assert_array_equal(answer["tokens"], likeliest)
+    assert answer["text"] == tokenizer.decode(answer["tokens"])
+
+
+def test_an_export_is_imported_exactly_and_read_by_the_safetensors_library(
+    run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "model"
+    assert invoke("export", str(run), str(out)) == {"step": 3, "out": str(out)}
+    model = load_trained(run, 3).model
+    again = import_model(out, make_mesh(expert=4))
+    assert again.config == model.config
+    for ours, theirs in zip(jax.tree.leaves(model), jax.tree.leaves(again), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    files = json.loads((out / "model.safetensors.index.json").read_text())["weight_map"]
+    head = load_file(out / files["lm_head.weight"])["lm_head.weight"]
+    np.testing.assert_array_equal(head, model.readout[...])
+
+
+def test_drops_are_simulated_from_the_routing_of_a_run(run: Path) -> None:
+    sizes = ["--devices", "4", "--sampled", "64", "--tokens-per-device", "64"]
+    sizes += ["--seq-len", "64", "--capacity", "1.15"]
+    table = invoke("simulate", "drops", "--routing", str(run), "--layer", "1", *sizes)
+    assert {row["transport"] for row in table} == {"cell", "pooled_wave", "ragged"}
+    assert table[0]["dropped"] > 0
+    with pytest.raises(MarinError, match="--layer is 2; its model has layers 0 to 1"):
+        invoke("simulate", "drops", "--routing", str(run), "--layer", "2", *sizes)
+    with pytest.raises(MarinError, match="--layer and --at choose from a run"):
+        invoke("simulate", "drops", "--layer", "1", *sizes)
+
+
+def test_a_checkpoint_that_is_not_there_is_one_line(run: Path) -> None:
+    with pytest.raises(MarinError, match=r"no complete checkpoint of step 4; found \[3\]"):
+        invoke("generate", str(run), PROMPT, "--at", "4")
