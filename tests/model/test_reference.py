@@ -61,9 +61,7 @@ def agree(
         return jnp.sum(out * mix), out
 
     singles = {k: jnp.asarray(v, jnp.float32) for k, v in arrays.items()}
-    run = jax.jit(
-        jax.grad(scalar, has_aux=True), compiler_options=FAST_COMPILE
-    )
+    run = jax.jit(jax.grad(scalar, has_aux=True), compiler_options=FAST_COMPILE)
     grads, value = run(singles)
     np.testing.assert_allclose(
         value, expected, rtol=tolerance, atol=tolerance * np.abs(expected).max()
