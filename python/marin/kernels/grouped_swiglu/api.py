@@ -3,10 +3,12 @@
 from functools import partial
 
 import jax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from marin.kernels.backend import Backend, choose
 from marin.kernels.grouped_swiglu import reference
+from marin.kernels.grouped_swiglu.reference import Blocks, Weights
 
 # Rows per block. A CPU's matrix product is at its rate with few rows, and fewer mean less padding.
 _BLOCK: dict[Backend, int] = {"reference": 64, "pallas_gpu": 128, "interpret": 128}
@@ -35,66 +37,59 @@ def grouped_swiglu(
     float32 weights with bfloat16 rows receive float32 gradients. Empty rows inside a used block
     must be zero. On a GPU w and m are multiples of 64.
     """
-    blocks = (rows, expert_of_block, blocks_used)
-    weights = tuple(p.astype(rows.dtype) for p in (gate, up, down))
-    return _run(blocks, weights, backend, save=False)[0]
+    blocks = Blocks(rows, expert_of_block, blocks_used)
+    return _run(blocks, Weights(gate, up, down), backend, save=False)[0]
+
+
+def _rounded(weights: Weights, dtype: DTypeLike) -> Weights:
+    return Weights(*(p.astype(dtype) for p in weights))
 
 
 def _run(
-    blocks: tuple[Array, Array, Array],
-    weights: tuple[Array, ...],
-    backend: Backend | None,
-    *,
-    save: bool,
+    blocks: Blocks, weights: Weights, backend: Backend | None, *, save: bool
 ) -> tuple[Array, tuple[Array, ...]]:
     chosen = choose("grouped_swiglu", backend)
-    gate, up, down = weights
+    weights = _rounded(weights, blocks.rows.dtype)
     if chosen == "reference":
-        y, *saved = reference.forward(*blocks, gate, up, down)
+        y, *saved = reference.forward(blocks, weights)
         return y, tuple(saved)
     from marin.kernels.grouped_swiglu import pallas_gpu
 
     interpret = chosen == "interpret"
-    return pallas_gpu.forward(*blocks, gate, up, down, save=save, interpret=interpret)
+    return pallas_gpu.forward(blocks, weights, save=save, interpret=interpret)
+
+
+_Saved = tuple[Blocks, Weights, tuple[Array, ...]]
 
 
 def _forward(
     rows: Array,
-    expert_of_block: Array,
-    blocks_used: Array,
+    owner: Array,
+    used: Array,
     gate: Array,
     up: Array,
     down: Array,
     backend: Backend | None,
-) -> tuple[Array, tuple[Array, ...]]:
-    blocks = (rows, expert_of_block, blocks_used)
-    weights = tuple(p.astype(rows.dtype) for p in (gate, up, down))
+) -> tuple[Array, _Saved]:
+    blocks, weights = Blocks(rows, owner, used), Weights(gate, up, down)
     y, saved = _run(blocks, weights, backend, save=True)
-    return y, (*blocks, gate, up, down, *saved)
+    return y, (blocks, weights, saved)
 
 
 def _backward(
-    backend: Backend | None, saved: tuple[Array, ...], dy: Array
+    backend: Backend | None, saved: _Saved, dy: Array
 ) -> tuple[Array, None, None, Array, Array, Array]:
-    rows, expert_of_block, blocks_used, gate, up, down, gate_rows, up_rows = saved
-    weights = (p.astype(rows.dtype) for p in (gate, up, down))
-    arguments = (rows, expert_of_block, blocks_used, *weights, gate_rows, up_rows, dy)
+    blocks, weights, (gate_rows, up_rows) = saved
+    arguments = (blocks, _rounded(weights, blocks.rows.dtype), gate_rows, up_rows, dy)
     chosen = choose("grouped_swiglu", backend)
     if chosen == "reference":
-        dx, d_gate, d_up, d_down = reference.backward(*arguments)
+        dx, *slopes = reference.backward(*arguments)
     else:
         from marin.kernels.grouped_swiglu import pallas_gpu
 
-        interpret = chosen == "interpret"
-        dx, d_gate, d_up, d_down = pallas_gpu.backward(*arguments, interpret=interpret)
-    return (
-        dx,
-        None,
-        None,
-        d_gate.astype(gate.dtype),
-        d_up.astype(up.dtype),
-        d_down.astype(down.dtype),
-    )
+        dx, *slopes = pallas_gpu.backward(*arguments, interpret=chosen == "interpret")
+    gate, up, down = (d.astype(p.dtype) for d, p in zip(slopes, weights, strict=True))
+    return dx, None, None, gate, up, down
 
 
 grouped_swiglu.defvjp(_forward, _backward)

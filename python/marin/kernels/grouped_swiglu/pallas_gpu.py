@@ -4,7 +4,7 @@ Every block of rows belongs to one expert, so a product is a plain tiled one who
 chosen by the block. Forward: one kernel makes gate, up and their activation from one read of the
 rows, a second one projects down. Backward: `down` transposed with the activation's gradient fused;
 the rows' gradient from gate and up in one accumulator; each weight's gradient as one product per
-expert over its own blocks. Blocks beyond `blocks_used` cost nothing and their rows stay unwritten:
+expert over its own blocks. Blocks beyond the used ones cost nothing and their rows stay unwritten:
 nobody reads them.
 
 Products of 16-bit rows are summed in float32 by the tensor cores; float32 rows use full float32
@@ -22,6 +22,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from marin.kernels.backend import power_of_two_tile
+from marin.kernels.grouped_swiglu.reference import Blocks, Weights
 
 # Blocks whose tiles are computed together, so that the weight tiles one of them reads are still in
 # the second-level cache for the others.
@@ -47,17 +48,14 @@ Kernel = Callable[..., None]
 
 
 def forward(
-    rows: Float[Array, "R w"],
-    expert_of_block: Int[Array, " N"],
-    blocks_used: Int[Array, ""],
-    gate: Float[Array, "E w m"],
-    up: Float[Array, "E w m"],
-    down: Float[Array, "E m w"],
+    blocks: Blocks,
+    weights: Weights,
     *,
     save: bool,
     interpret: bool = False,
 ) -> tuple[Float[Array, "R w"], tuple[Float[Array, "R m"], ...]]:
     """The result, and gate and up before the activation if `save`; types as `reference.forward`."""
+    rows, (gate, up, down) = blocks.rows, weights
     r, m = rows.shape[0], gate.shape[2]
     hidden = jax.ShapeDtypeStruct((r, m), rows.dtype)
 
@@ -73,9 +71,9 @@ def forward(
             out[1][place.rows, place.columns] = g.astype(rows.dtype)
             out[2][place.rows, place.columns] = u.astype(rows.dtype)
 
-    h, *saved = _per_block(
-        gate_up, [hidden] * (3 if save else 1), expert_of_block, blocks_used, interpret
-    )(rows, gate, up)
+    h, *saved = _per_block(gate_up, [hidden] * (3 if save else 1), blocks, interpret)(
+        rows, gate, up
+    )
 
     def project(place: _Place, h_ref: Any, down_ref: Any, out: Any) -> None:
         def terms(k: Any) -> tuple[Tile, ...]:
@@ -84,23 +82,14 @@ def forward(
         (y,) = _accumulate(place, terms, 1, m)
         out[place.rows, place.columns] = y.astype(rows.dtype)
 
-    (y,) = _per_block(
-        project,
-        [jax.ShapeDtypeStruct(rows.shape, rows.dtype)],
-        expert_of_block,
-        blocks_used,
-        interpret,
-    )(h, down)
+    like_rows = jax.ShapeDtypeStruct(rows.shape, rows.dtype)
+    (y,) = _per_block(project, [like_rows], blocks, interpret)(h, down)
     return y, tuple(saved)
 
 
 def backward(
-    rows: Float[Array, "R w"],
-    expert_of_block: Int[Array, " N"],
-    blocks_used: Int[Array, ""],
-    gate: Float[Array, "E w m"],
-    up: Float[Array, "E w m"],
-    down: Float[Array, "E m w"],
+    blocks: Blocks,
+    weights: Weights,
     gate_rows: Float[Array, "R m"],
     up_rows: Float[Array, "R m"],
     dy: Float[Array, "R w"],
@@ -110,6 +99,7 @@ def backward(
     Float[Array, "R w"], Float[Array, "E w m"], Float[Array, "E w m"], Float[Array, "E m w"]
 ]:
     """As `reference.backward`."""
+    (rows, owner, used), (gate, up, down) = blocks, weights
     (r, w), m, dtype = rows.shape, gate.shape[2], rows.dtype
     hidden = jax.ShapeDtypeStruct((r, m), dtype)
 
@@ -127,7 +117,7 @@ def backward(
         out[1][here] = (dh * silu).astype(dtype)
         out[2][here] = (silu * u).astype(dtype)
 
-    dg, du, h = _per_block(activation, [hidden] * 3, expert_of_block, blocks_used, interpret)(
+    dg, du, h = _per_block(activation, [hidden] * 3, blocks, interpret)(
         dy, down, gate_rows, up_rows
     )
 
@@ -142,19 +132,13 @@ def backward(
         (dx,) = _accumulate(place, terms, 1, m)
         out[place.rows, place.columns] = dx.astype(dtype)
 
-    (dx,) = _per_block(
-        rows_gradient,
-        [jax.ShapeDtypeStruct(rows.shape, dtype)],
-        expert_of_block,
-        blocks_used,
-        interpret,
-    )(dg, du, gate, up)
+    like_rows = jax.ShapeDtypeStruct(rows.shape, dtype)
+    (dx,) = _per_block(rows_gradient, [like_rows], blocks, interpret)(dg, du, gate, up)
 
-    blocks = jnp.arange(expert_of_block.shape[0])
     experts = gate.shape[0]
-    owner = jnp.where(blocks < blocks_used, expert_of_block, experts)
-    starts = jnp.searchsorted(owner, jnp.arange(experts + 1)).astype(jnp.int32)
-    gradient = _weight_gradient(starts, r // expert_of_block.shape[0], interpret)
+    ascending = jnp.where(jnp.arange(owner.shape[0]) < used, owner, experts)
+    starts = jnp.searchsorted(ascending, jnp.arange(experts + 1)).astype(jnp.int32)
+    gradient = _weight_gradient(starts, r // owner.shape[0], interpret)
     return dx, gradient(rows, dg), gradient(rows, du), gradient(h, dy)
 
 
@@ -172,12 +156,11 @@ class _Place(NamedTuple):
 def _per_block(
     kernel: Kernel,
     out_shapes: list[jax.ShapeDtypeStruct],
-    expert_of_block: Int[Array, " N"],
-    blocks_used: Int[Array, ""],
+    of: Blocks,
     interpret: bool,
 ) -> Callable[..., list[Array]]:
     """Runs `kernel(place, inputs..., outputs...)` for every tile of every used block."""
-    blocks = expert_of_block.shape[0]
+    blocks = of.owner.shape[0]
     rows, width = out_shapes[0].shape[0] // blocks, out_shapes[0].shape[1]
     tiling = _tiling(out_shapes[0].dtype)
     columns = power_of_two_tile(width, tiling.columns)
@@ -203,7 +186,7 @@ def _per_block(
         interpret=interpret,
         name=f"grouped_swiglu_{kernel.__name__}",
     )
-    return lambda *inputs: call(expert_of_block, blocks_used.reshape(1), *inputs)
+    return lambda *inputs: call(of.owner, of.used.reshape(1), *inputs)
 
 
 def _weight_gradient(
