@@ -8,6 +8,12 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_me
 
 _GPU = "NVIDIA H200"
 
+QUICK_COMPILE: dict[str, bool | int | str] = {"xla_backend_optimization_level": 0}
+"""Options under which small programs compile soonest on a CPU. Fusion emitters take more than half
+of that time; from JAX 0.11 on they cannot be turned off."""
+if jax.__version_info__ < (0, 11):
+    QUICK_COMPILE["xla_cpu_use_fusion_emitters"] = False
+
 
 def lowered_for_cuda(function: Callable[..., Any], *arguments: Any) -> str:
     """The program (StableHLO) of `function` for one GPU that need not be there.

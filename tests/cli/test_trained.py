@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from flax import nnx
 from safetensors.numpy import load_file
-from support.hero import FAST_COMPILE
 from support.packing import make_schedule, write_store
 from support.training import tiny_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -17,6 +16,7 @@ from typer.testing import CliRunner
 
 from marin.cli.app import app
 from marin.cli.trained import load_trained
+from marin.compat import QUICK_COMPILE
 from marin.datakit import load_tokenizer
 from marin.engine import read_manifest
 from marin.errors import MarinError
@@ -87,7 +87,7 @@ def test_greedy_generation_with_the_cache_writes_the_likeliest_tokens(run: Path)
     graph, state = nnx.split(trained.model)
     run_whole = jax.jit(
         lambda state, batch: nnx.merge(graph, state).logits(batch, mesh=trained.mesh),
-        compiler_options=FAST_COMPILE,
+        compiler_options=QUICK_COMPILE,
     )
     logits = run_whole(state, whole)
     likeliest = np.asarray(logits[0].argmax(-1))[len(PROMPT) - 1 : -1]

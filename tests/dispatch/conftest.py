@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
 
+from marin.compat import QUICK_COMPILE
 from marin.dispatch import Experts, Routing, Transport, moe
-
-# Small programs: the time goes into compiling them.
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
 def mesh_of(replica: int = 1, data: int = 1, expert: int = 1, model: int = 1) -> Mesh:
@@ -37,7 +35,7 @@ def problem(
     return jnp.asarray(rng.normal(size=(tokens, w)), dtype), routing, experts
 
 
-@partial(jax.jit, static_argnames=("transport", "mesh"), compiler_options=QUICK)
+@partial(jax.jit, static_argnames=("transport", "mesh"), compiler_options=QUICK_COMPILE)
 def outcome(x, routing: Routing, experts: Experts, *, transport: Transport, mesh: Mesh):
     """(y, gradients of x, combine weights and expert weights) of a loss without symmetry, and the
     statistics."""
@@ -55,7 +53,9 @@ def outcome(x, routing: Routing, experts: Experts, *, transport: Transport, mesh
     return (y, gradients), stats
 
 
-@partial(jax.jit, static_argnames=("transport", "mesh", "num_sources"), compiler_options=QUICK)
+@partial(
+    jax.jit, static_argnames=("transport", "mesh", "num_sources"), compiler_options=QUICK_COMPILE
+)
 def forward(x, routing, experts, *, transport: Transport, mesh: Mesh, num_sources: int = 0):
     return moe(x, routing, experts, transport=transport, mesh=mesh, num_sources=num_sources)
 
@@ -75,5 +75,5 @@ def bench() -> SimpleNamespace:
         outcome=outcome,
         forward=forward,
         assert_close=assert_close,
-        quick=QUICK,
+        quick=QUICK_COMPILE,
     )

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.hero import FAST_COMPILE, packed
+from support.hero import packed
 
-from marin.compat import lowered_for_cuda
+from marin.compat import QUICK_COMPILE, lowered_for_cuda
 from marin.errors import MarinError
 from marin.model.attend import attend, choose, fused
 
@@ -34,7 +34,7 @@ def run(attention: Attention, window: int | None) -> Callable[..., Any]:
         out, back = jax.vjp(lambda a: attention(*a, ROWS.segment_ids, window), arrays)
         return out, back(weights)[0]
 
-    return jax.jit(both, compiler_options=FAST_COMPILE)
+    return jax.jit(both, compiler_options=QUICK_COMPILE)
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from support.hero import FAST_COMPILE, assert_same_gradients, by_path
+from support.hero import assert_same_gradients, by_path
 
+from marin.compat import QUICK_COMPILE
 from marin.model import Batch, Hero, HeroConfig, abstract, make_mesh
 from marin.model.cross_entropy import cross_entropy
 
@@ -37,7 +38,7 @@ def test_cross_entropy_needs_under_a_fifth_of_the_plain_versions_memory() -> Non
     )
     peak = {}
     for loss in (plain, blockwise):
-        both = jax.jit(jax.value_and_grad(loss, (0, 1)), compiler_options=FAST_COMPILE)
+        both = jax.jit(jax.value_and_grad(loss, (0, 1)), compiler_options=QUICK_COMPILE)
         memory = both.lower(*shapes).compile().memory_analysis()
         peak[loss] = memory.temp_size_in_bytes
     assert peak[plain] > 4 * TOKENS * VOCAB
@@ -53,7 +54,7 @@ def lowered(config: HeroConfig) -> Any:
         model: Hero = nnx.merge(graph, params, state)
         return model.loss(batch, mesh=make_mesh())
 
-    return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=FAST_COMPILE).lower(
+    return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=QUICK_COMPILE).lower(
         params, state, batch
     )
 

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support.hero import FAST_COMPILE, LENGTH, packed
+from support.hero import LENGTH, packed
 
+from marin.compat import QUICK_COMPILE
 from marin.errors import MarinError
 from marin.model.generate import empty_cache, extend, generate
 
@@ -26,7 +27,7 @@ def test_a_cache_extended_in_pieces_gives_the_logits_of_the_whole(
         lambda state, cache, tokens: extend(
             nnx.merge(graph, state), cache, tokens, mesh=one_device.mesh
         ),
-        compiler_options=FAST_COMPILE,
+        compiler_options=QUICK_COMPILE,
     )
     cache = empty_cache(one_device.config, 2, 24)
     pieces = []

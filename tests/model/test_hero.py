@@ -6,8 +6,9 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from support.hero import FAST_COMPILE, Compiled, assert_same_gradients, by_path, compile_model
+from support.hero import Compiled, assert_same_gradients, by_path, compile_model
 
+from marin.compat import QUICK_COMPILE
 from marin.model import Batch, HeroConfig, abstract, make_mesh, optimizer_groups
 from marin.model.routing import choices
 
@@ -44,7 +45,7 @@ def test_the_choices_of_every_layer_are_those_that_the_loss_dispatches(
         lambda params, bias, batch: choices(
             one_device.merge(params, bias), batch, mesh=one_device.mesh
         ),
-        compiler_options=FAST_COMPILE,
+        compiler_options=QUICK_COMPILE,
     )
     chosen = run(one_device.params, one_device.bias, batch)
     valid = np.asarray(batch.segment_ids) > 0

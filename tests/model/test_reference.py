@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support.hero import FAST_COMPILE, packed
+from support.hero import packed
 
+from marin.compat import QUICK_COMPILE
 from marin.dispatch import Local
 from marin.model import Batch, HeroConfig, abstract, make_mesh, reference
 from marin.model.attend import attend
@@ -61,7 +62,7 @@ def agree(
         return jnp.sum(out * mix), out
 
     singles = {k: jnp.asarray(v, jnp.float32) for k, v in arrays.items()}
-    run = jax.jit(jax.grad(scalar, has_aux=True), compiler_options=FAST_COMPILE)
+    run = jax.jit(jax.grad(scalar, has_aux=True), compiler_options=QUICK_COMPILE)
     grads, value = run(singles)
     np.testing.assert_allclose(
         value, expected, rtol=tolerance, atol=tolerance * np.abs(expected).max()

@@ -11,10 +11,10 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from marin.compat import QUICK_COMPILE
 from marin.model import Batch, Hero, HeroConfig, abstract, parameter_shardings, preset, row_spec
 from marin.model.sharding import path_of
 
-FAST_COMPILE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 TINY = dataclasses.replace(
     preset("tiny"), transport="local", remat="none", vocab=200, window=6, cross_entropy_block=128
 )
@@ -92,8 +92,8 @@ def compile_model(config: HeroConfig, mesh: Mesh) -> Compiled:
         merge,
         params,
         bias,
-        jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=FAST_COMPILE),
-        jax.jit(logits, compiler_options=FAST_COMPILE),
+        jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=QUICK_COMPILE),
+        jax.jit(logits, compiler_options=QUICK_COMPILE),
         lambda batch: jax.device_put(batch, rows),
     )
 

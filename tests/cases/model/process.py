@@ -11,8 +11,9 @@ import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.hero import DOCUMENTS, FAST_COMPILE, LENGTH, TINY, by_path, packed, random_parameters
+from support.hero import DOCUMENTS, LENGTH, TINY, by_path, packed, random_parameters
 
+from marin.compat import QUICK_COMPILE
 from marin.model import Batch, abstract, make_mesh, parameter_shardings, row_spec
 
 process, processes, port = (int(argument) for argument in sys.argv[1:4])
@@ -42,7 +43,7 @@ def evaluate(params: nnx.State, bias: nnx.State, batch: Batch) -> tuple[jax.Arra
 
 
 whole = NamedSharding(mesh, P())
-run = jax.jit(evaluate, out_shardings=whole, compiler_options=FAST_COMPILE)
+run = jax.jit(evaluate, out_shardings=whole, compiler_options=QUICK_COMPILE)
 value, gradients = run(params, bias, batch)
 arrays = {path: np.asarray(leaf) for path, leaf in by_path(gradients).items()}
 np.savez(sys.argv[4], devices=jax.device_count(), loss=np.asarray(value), **arrays)
