@@ -68,4 +68,5 @@ def routing_of_run(run: Path, *, at: int | None, layer: int | None) -> "RealDocu
         positions += valid.size
         if positions >= TOKENS:
             break
-    return by_document(*(np.concatenate(part) for part in zip(*found, strict=True)), config.experts)
+    experts, weights, numbers = (np.concatenate(part) for part in zip(*found, strict=True))
+    return by_document(experts, weights, numbers, config.experts)
