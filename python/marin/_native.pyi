@@ -28,6 +28,9 @@ def xxh3_file(path: str | os.PathLike[str]) -> str:
 def xxh3_bytes(data: bytes) -> str:
     """128-bit xxh3 of `data` as 32 hex digits."""
 
+def start_writeback(path: str | os.PathLike[str], offset: int, bytes: int) -> None:
+    """Has the system begin to write a part of a file to disk, without waiting. Raises `OSError`."""
+
 # dedup
 
 DEDUP_NORMALIZATION: int
@@ -291,11 +294,14 @@ class RowOrder:
         """The largest distance from a target after every `step`-th row of `first..=last`: (in units
         of 2^-32 rows, cell, row)."""
 
-def document_order(
-    seed: int, cell: int, documents: int, start: int, count: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Documents `start..start + count` of a cell's endless order, which takes its `documents`
-    documents in another keyed permutation each epoch: (document, epoch). Raises `ValueError`."""
+class DocumentOrder:
+    """The endless order of a cell of `documents` documents of which the run sees `seen`: each epoch
+    is another keyed permutation of them. `cell` is a 64-bit key that names the cell.
+    """
+
+    def __init__(self, seed: int, cell: int, documents: int, seen: int) -> None: ...
+    def take(self, start: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Documents at positions `start..start + count`, and their epochs."""
 
 # packing
 
@@ -316,6 +322,11 @@ class Packer:
 
         Returns how many were taken.
         """
+
+    def push_from(
+        self, order: DocumentOrder, cell: StoreCell, start: int, count: int, enough: int
+    ) -> int:
+        """The same of the documents at `start..start + count` of an order."""
 
     @property
     def ready_tokens(self) -> int: ...
@@ -415,8 +426,8 @@ class Shard:
 
 def checksum_shard(
     path: str, row_length: int, block_table: NDArray[np.int64]
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64], int]:
-    """xxh3 of each block, of each row, and of the rest of the file."""
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64], int, str]:
+    """xxh3 of each block, of each row, of the rest of the file, and `xxh3_file` of all of it."""
 
 def derive_rows(
     segment_offsets: NDArray[np.int32],

@@ -65,7 +65,7 @@ def test_the_last_shard_of_a_set_beyond_2_to_the_31_tokens_is_right(tmp_path, pl
     place = ShardPlaces([(ROWS, ROW)], ShardConfig(shard_tokens=64 * ROW)).of(ROWS - 1)
     assert place.first_row * ROW > 2**31
     (tmp_path / "index").mkdir()
-    write_shard(tmp_path, place, PlannedRows(planned), ["c00q0"], False)
+    write_shard(tmp_path, place, PlannedRows(planned), False)
     shard = open_shard(tmp_path, place, read_index(tmp_path, place))
     tokens, ids, positions = np.empty((3, ROW), np.int32)
     mask, cells = np.empty(ROW, np.uint8), np.empty(1, np.uint16)

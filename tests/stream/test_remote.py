@@ -7,6 +7,7 @@ import pyarrow.fs as pafs
 import pytest
 from support.packing import make_schedule, write_store
 
+from marin.engine import read_manifest
 from marin.errors import MarinError
 from marin.packing import ShardConfig, pack, plan
 from marin.stream import Stream
@@ -50,7 +51,7 @@ def test_a_url_gives_the_same_batches(shards):
 
 def test_a_batch_fetches_its_own_blocks_and_the_cache_stays_small(tmp_path, shards):
     mirror = Mirror(str(shards), cache=tmp_path, filesystem=Flaky(0), limit=3000)
-    rows = ShardRows(mirror.path, mirror)
+    rows = ShardRows(mirror.path, read_manifest(mirror.path), mirror)
     stream = Stream(shards)
     stream._source = rows
     stream.batch(3)
@@ -69,7 +70,7 @@ def test_a_store_that_fails_now_and_then_is_asked_again(tmp_path, shards):
     pauses = []
     mirror = Mirror(str(shards), cache=tmp_path, filesystem=Flaky(3), sleep=pauses.append)
     stream = Stream(shards)
-    stream._source = ShardRows(mirror.path, mirror)
+    stream._source = ShardRows(mirror.path, read_manifest(mirror.path), mirror)
     assert np.array_equal(stream.batch(5).tokens, Stream(shards).batch(5).tokens)
     assert pauses[:3] == [0.2, 0.4, 0.8]
 

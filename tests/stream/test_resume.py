@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.packing import make_schedule, write_store
 
+from marin.errors import MarinError
 from marin.packing import ShardConfig, pack, plan
 from marin.stream import Cursor, Stream
 
@@ -98,6 +99,46 @@ def test_processes_read_their_slices_at_the_same_time(tmp_path, shards, processe
         for row, total in zip(batch.row_ids.tolist(), batch.tokens.sum(axis=1), strict=True)
     }
     assert found == expected
+
+
+def test_a_run_killed_at_every_batch_goes_on_in_1_2_and_3_processes(tmp_path, shards):
+    """Every life is as many processes as its number says, and all of them are killed."""
+    undisturbed = [batch.row_ids.tolist() for batch in Stream(shards).iterate()]
+    cursor = Stream(shards).cursor(0)
+    for step, expected in enumerate(undisturbed):
+        processes = (1, 2, 3)[step % 3]
+        saved = json.dumps(cursor.to_json())
+
+        def read_until_killed(index, processes=processes, saved=saved):
+            own = Cursor.from_json(saved)
+            stream = Stream(shards, reader=(index, processes), cursor=own)
+            rows = next(iter(stream.iterate(prefetch=3))).row_ids.tolist()
+            (tmp_path / f"{index}.json").write_text(json.dumps(rows))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        for index in range(processes):
+            assert in_child(lambda index=index: read_until_killed(index)) == -signal.SIGKILL
+        parts = [json.loads((tmp_path / f"{index}.json").read_text()) for index in range(processes)]
+        assert [row for part in parts for row in part] == expected
+        cursor = Stream(shards, cursor=cursor).cursor(step + 1)
+
+
+def test_kills_and_changed_batch_sizes_together_keep_the_sequence(shards):
+    """Batch sizes change at every resume, to any that divides what is left of the row length."""
+    rows, cursor = [], Stream(shards).cursor(0)
+    sizes = iter([7, 1, 5, 2, 3, 4, 6] * 30)
+    total = Stream(shards).batches.rows
+    while cursor.next_row < total:
+        size = next(sizes)
+        try:
+            stream = Stream(shards, cursor=cursor, batch_size=size)
+        except MarinError:
+            continue
+        batch = next(iter(stream.iterate(prefetch=2)))
+        rows += batch.row_ids.tolist()
+        cursor = Cursor.from_json(json.dumps(stream.cursor(batch.step + 1).to_json()))
+    assert rows == list(range(total))
+    assert len({size for _, size in cursor.batches}) > 3
 
 
 def test_10001_rows_come_once_for_any_number_of_readers(tmp_path):

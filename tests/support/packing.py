@@ -9,6 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
+from marin.bench.holes import sparse_file
 from marin.engine import write_manifest
 from marin.mixture import Phase, Schedule, Specification, Stage
 
@@ -79,32 +80,6 @@ def make_schedule(
     return Schedule.of(specification, [Stage(*stage) for stage in stages], seed=seed)
 
 
-class _Holes:
-    """A file object that leaves a hole for a large buffer that begins with zeros."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
-        self.closed = False
-
-    def write(self, data: memoryview) -> int:
-        if len(data) >= 1 << 20 and not any(data[:4096]):
-            self._file.seek(len(data), 1)
-        else:
-            self._file.write(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.truncate()
-        self._file.close()
-        self.closed = True
-
-
 def write_sparse_store(root: Path, lengths: dict[str, np.ndarray], batches: int = 2) -> Path:
     """A store of any size whose tokens are all zero and take no room on disk."""
     directory = root / "store"
@@ -113,15 +88,14 @@ def write_sparse_store(root: Path, lengths: dict[str, np.ndarray], batches: int 
         (directory / cell).mkdir(parents=True, exist_ok=True)
         name = f"{cell}/part-00000.arrow"
         schema = pa.schema([("tokens", pa.large_list(pa.uint32()))])
-        sink = pa.PythonFile(_Holes(directory / name), mode="w")
-        with pa.ipc.new_file(sink, schema) as writer:
+        path = directory / name
+        with sparse_file(path) as sink, pa.ipc.new_file(sink, schema) as writer:
             for part in np.array_split(counts, batches):
                 ends = np.concatenate([[0], np.cumsum(part)]).astype(np.int64)
                 # calloc gives zero pages that are never touched.
                 values = pa.array(np.zeros(ends[-1], np.uint32))
                 tokens = pa.LargeListArray.from_arrays(pa.array(ends), values)
                 writer.write_batch(pa.RecordBatch.from_arrays([tokens], schema=schema))
-        sink.close()
         rows[name] = len(counts)
     # Checksums would read what is not there.
     with patch("marin.engine.manifest.xxh3_file", return_value="sparse"):

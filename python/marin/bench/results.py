@@ -2,14 +2,16 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any
+from typing import Any, TypeVar
 
 import marin
 from marin.bench.machine import describe_machine
 from marin.errors import MarinError
+
+T = TypeVar("T")
 
 MARIN = "marin"
 _RUNS = 3
@@ -56,12 +58,19 @@ def version_of(tool: str) -> str:
     return marin.__version__ if tool == MARIN else metadata.version(tool)
 
 
-def installed(tools: Iterable[str]) -> None:
-    """Raises `MarinError` naming the first of `tools`, which are distributions, that is missing."""
+def chosen(tools: Sequence[str], peers: Mapping[str, T]) -> dict[str, T]:
+    """Of `peers`, whose keys are distributions, those named in `tools`.
+
+    Raises:
+      MarinError: one of them is unknown or not installed.
+    """
     for tool in tools:
+        if tool not in peers:
+            raise MarinError(f"{tool}: unknown; known are {', '.join(peers)}")
         try:
             metadata.version(tool)
         except metadata.PackageNotFoundError:
             raise MarinError(
-                f"{tool}: not installed; pip install --no-deps {tool}, or leave it out of --only"
+                f"{tool}: not installed; pip install 'marin[bench-data]', or name others in --only"
             ) from None
+    return {tool: peers[tool] for tool in tools}

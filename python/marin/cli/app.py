@@ -10,8 +10,8 @@ import sys
 
 import typer
 
+from marin.cli.bench_data import bench_mixture, bench_pack, bench_stream
 from marin.cli.bench_dedup import bench_dedup
-from marin.cli.bench_mixture import bench_mixture
 from marin.cli.datakit import app as datakit
 from marin.cli.dedup import dedup
 from marin.cli.doctor import doctor
@@ -53,6 +53,8 @@ app.command()(doctor)
 bench = typer.Typer(help="Measure a part, also against other libraries.", no_args_is_help=True)
 bench.command("dedup")(bench_dedup)
 bench.command("mixture")(bench_mixture)
+bench.command("pack")(bench_pack)
+bench.command("stream")(bench_stream)
 app.add_typer(bench, name="bench")
 
 

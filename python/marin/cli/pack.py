@@ -32,6 +32,10 @@ ShardTokens = Annotated[int, typer.Option(help="Tokens per shard.")]
 BlockTokens = Annotated[int, typer.Option(help="Tokens per record batch and checksum.")]
 Documents = Annotated[bool, typer.Option("--documents", help="Store each row's document ids.")]
 Threads = Annotated[int, typer.Option(help="Shards written at a time; 0: one per core.")]
+EngineName = Annotated[
+    str,
+    typer.Option("--engine", help="local, a number of processes, auto or ray://HOST:PORT."),
+]
 Verify = Annotated[
     bool, typer.Option("--verify", help="Check every byte, and write again what is damaged.")
 ]
@@ -52,15 +56,18 @@ def pack(
     block_tokens: BlockTokens = 1 << 17,
     documents: Documents = False,
     threads: Threads = 0,
+    engine: EngineName = "local",
     verify: Verify = False,
     json_output: Json = False,
 ) -> None:
     """Pack documents into rows and write them as shards; goes on where it was stopped."""
-    from marin.engine import read_manifest
+    from marin.engine import Threads as ThreadEngine
+    from marin.engine import engine_for, read_manifest
     from marin.packing import PlanConfig, ShardConfig, repair
     from marin.packing import pack as write_shards
 
     start = time.monotonic()
+    runner = ThreadEngine(threads) if engine == "local" else engine_for(engine)
     progress = progress_for(json_output)
     stage = read_manifest(source).stage
     root = out or source.resolve().parent
@@ -81,9 +88,9 @@ def pack(
         else:
             planned = source
         config = ShardConfig(shard_tokens, block_tokens, documents, threads)
-        shards = write_shards(planned, root, config, store=store, progress=progress)
+        shards = write_shards(planned, root, config, store=store, engine=runner, progress=progress)
     if verify:
-        repaired = repair(shards, store=store, threads=threads, progress=progress)
+        repaired = repair(shards, store=store, engine=runner, progress=progress)
     _print(shards, repaired, time.monotonic() - start, json_output)
 
 

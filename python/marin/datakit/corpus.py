@@ -8,7 +8,6 @@ changed is not read again.
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +80,7 @@ def _link(
                 os.link(directory / part, target)
             except OSError:
                 shutil.copyfile(directory / part, target)
-            known[name] = replace(entries[part], name=name)
+            known[name] = entries[part]._replace(name=name)
     return known
 
 

@@ -1,7 +1,14 @@
 """Where work runs and how its results are kept: stages, manifests, atomic files."""
 
-from marin.engine.files import atomic_file, write_json
-from marin.engine.manifest import FileEntry, Manifest, read_manifest, verify_files, write_manifest
+from marin.engine.files import Writeback, atomic_file, write_json
+from marin.engine.manifest import (
+    FileEntry,
+    Manifest,
+    file_entry,
+    read_manifest,
+    verify_files,
+    write_manifest,
+)
 from marin.engine.progress import Progress, Silent
 from marin.engine.stage import (
     StageDir,
@@ -10,7 +17,7 @@ from marin.engine.stage import (
     planning,
     stage_directory,
 )
-from marin.engine.workers import Engine, Local, Ray, engine_for
+from marin.engine.workers import Engine, Local, Ray, Threads, engine_for
 
 __all__ = [
     "Engine",
@@ -21,9 +28,12 @@ __all__ = [
     "Ray",
     "Silent",
     "StageDir",
+    "Threads",
     "Unfinished",
+    "Writeback",
     "atomic_file",
     "engine_for",
+    "file_entry",
     "finished_stage",
     "planning",
     "read_manifest",

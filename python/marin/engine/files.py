@@ -7,7 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from marin._native import start_writeback
+
 PARTIAL_PREFIX = ".partial-"
+
+_WRITEBACK_BYTES = 8 << 20
+"""At least so much is handed to the disk at once."""
 
 
 @contextmanager
@@ -26,6 +31,22 @@ def atomic_file(path: Path) -> Iterator[Path]:
     finally:
         partial.unlink(missing_ok=True)
     _sync_directory(path.parent)
+
+
+class Writeback:
+    """Has the system write a growing file to disk while it grows: the flush at its end waits less.
+
+    `advance(end)` says that the file has `end` bytes now.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begun = 0
+
+    def advance(self, end: int) -> None:
+        if end - self._begun >= _WRITEBACK_BYTES:
+            start_writeback(self._path, self._begun, end - self._begun)
+            self._begun = end
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -7,9 +7,9 @@ from the same inputs, byte for byte, have the same one.
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from marin._native import xxh3_bytes, xxh3_file
 from marin.engine.files import atomic_file
@@ -22,9 +22,9 @@ _NO_CHECKSUM = "-" * 32
 """Stands for the checksum in the text that it is of."""
 
 
-@dataclass(frozen=True)
-class FileEntry:
-    """One file of the directory. `name` is relative to it, with `/` between folders."""
+class FileEntry(NamedTuple):
+    """One file of the directory. `name` is relative to it, with `/` between folders. It is a tuple
+    because directories with tens of thousands of files are to open at once."""
 
     name: str
     rows: int
@@ -51,9 +51,19 @@ class Manifest:
     @property
     def fingerprint(self) -> str:
         """32 hex digits over everything but the summary."""
-        identity = asdict(self)
+        identity = self.to_json()
         del identity["summary"]
         return fingerprint(identity)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "stage": self.stage,
+            "parameters": self.parameters,
+            "inputs": self.inputs,
+            "files": [file._asdict() for file in self.files],
+            "summary": self.summary,
+            "format_version": self.format_version,
+        }
 
     @property
     def rows(self) -> int:
@@ -80,21 +90,20 @@ def write_manifest(
     writes the manifest."""
     known = known or {}
     files = tuple(
-        known.get(name)
-        or FileEntry(
-            name=name,
-            rows=rows[name],
-            bytes=(directory / name).stat().st_size,
-            xxh3=xxh3_file(directory / name),
-        )
-        for name in sorted(rows)
+        known.get(name) or file_entry(directory, name, rows[name]) for name in sorted(rows)
     )
     manifest = Manifest(stage, dict(parameters), dict(inputs), files, dict(summary or {}))
-    value = {**asdict(manifest), _CHECKSUM: _NO_CHECKSUM}
+    value = {**manifest.to_json(), _CHECKSUM: _NO_CHECKSUM}
     text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     with atomic_file(directory / MANIFEST_NAME) as partial:
         partial.write_text(text.replace(_NO_CHECKSUM, xxh3_bytes(text.encode()), 1))
     return manifest
+
+
+def file_entry(directory: Path, name: str, rows: int) -> FileEntry:
+    """The entry of a file as it is now."""
+    path = directory / name
+    return FileEntry(name, rows, path.stat().st_size, xxh3_file(path))
 
 
 def read_manifest(directory: Path) -> Manifest:

@@ -9,7 +9,7 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -60,6 +60,21 @@ def _limit_threads(threads: int) -> None:
 
     os.environ["RAYON_NUM_THREADS"] = str(threads)
     pa.set_cpu_count(threads)
+
+
+@dataclass(frozen=True)
+class Threads:
+    """As many threads of this process (0: one per core), for tasks that wait for disks or leave the
+    interpreter free. An error ends the map once the tasks that run have finished."""
+
+    count: int = 0
+
+    def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
+        with ThreadPoolExecutor(self.count or os.cpu_count()) as pool:
+            try:
+                yield from pool.map(function, tasks)
+            finally:
+                pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)

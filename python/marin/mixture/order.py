@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from marin._native import RowOrder, document_order, xxh3_bytes
+from marin._native import DocumentOrder, RowOrder, xxh3_bytes
 from marin.errors import MarinError
 from marin.mixture.quotas import QuotaPhase
 
@@ -98,17 +98,20 @@ class Order:
 
         With `share` below 1 only that part of the documents, chosen by the key, ever comes.
         """
+        if start < 0 or count < 0:
+            raise MarinError(f"cell {cell}: documents {start} to {start + count}")
+        return Documents(*self.document_order(cell, documents, share).take(start, count))
+
+    def document_order(
+        self, cell: str, documents: int, share: Fraction = Fraction(1)
+    ) -> DocumentOrder:
+        """The same order as an object, which hands documents to compiled code."""
         self._number(cell)
-        if documents <= 0 or start < 0 or count < 0:
-            raise MarinError(f"cell {cell}: documents {start} to {start + count} of {documents}")
+        if documents <= 0:
+            raise MarinError(f"cell {cell}: {documents} documents, expected at least 1")
         key = int(xxh3_bytes(cell.encode())[:16], 16)
         seen = max(1, -(-documents * share.numerator // share.denominator))
-        order, epoch = document_order(self._seed, key, seen, start, count)
-        if seen < documents:
-            # One fixed permutation of all documents chooses those that the run sees.
-            chosen, _ = document_order(self._seed, key ^ 1, documents, 0, seen)
-            order = chosen[order]
-        return Documents(order, epoch)
+        return DocumentOrder(self._seed, key, documents, seen)
 
     def worst(
         self, first: int, last: int, step: int = 1, threads: int = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from marin._native import Packer
-from marin.engine import atomic_file, write_json
+from marin.engine import Writeback, atomic_file, write_json
 from marin.engine.progress import Task
 from marin.errors import MarinError
 from marin.mixture import Schedule
@@ -52,8 +52,10 @@ def plan_cell(
                 pa.OSFile(str(partial), "wb") as sink,
                 pa.ipc.new_file(sink, ROWS_SCHEMA) as writer,
             ):
+                writeback = Writeback(partial)
                 for pieces in source.rows(rows, kept.pieces(stage, cell)):
                     writer.write_batch(pa.RecordBatch.from_arrays([pieces], schema=ROWS_SCHEMA))
+                    writeback.advance(sink.tell())
                     task.advance(len(pieces))
         stages.append(source.stage_counts(before))
     done.parent.mkdir(exist_ok=True)
@@ -66,9 +68,9 @@ class _Documents:
 
     def __init__(self, store: Store, schedule: Schedule, cell: str, config: PlanConfig) -> None:
         self._cell = cell
-        self._schedule = schedule
         self._config = config
         self._tokens = store.cell(cell)
+        self._order = schedule.order.document_order(cell, self._tokens.documents, schedule.share)
         self._position = 0
         self._mean_length = store.cells[cell].tokens / store.cells[cell].documents
         self._row_length = 1
@@ -150,7 +152,6 @@ class _Documents:
 
     def _fetch(self, count: int, enough: int) -> None:
         """Gets the next `count` documents, or fewer once `enough` tokens wait."""
-        documents, _ = self._schedule.order.documents(
-            self._cell, self._tokens.documents, self._position, count, self._schedule.share
+        self._position += self._packer.push_from(
+            self._order, self._tokens, self._position, count, enough
         )
-        self._position += self._packer.push(documents, self._tokens.lengths(documents), enough)

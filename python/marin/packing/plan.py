@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from os import cpu_count
 from pathlib import Path
 
-from marin.engine import Progress, Silent, stage_directory, write_json
+from marin.engine import FileEntry, Progress, Silent, file_entry, stage_directory, write_json
+from marin.engine.progress import Task
 from marin.errors import MarinError
 from marin.mixture import Schedule
 from marin.mixture.binding import StoreCells, check_store
@@ -73,22 +74,34 @@ def plan(
             ):
                 jobs = {
                     cell: pool.submit(
-                        plan_cell, opened, schedule, cell, stage.path, config, kept, task
+                        _plan_cell, opened, schedule, cell, stage.path, config, kept, task
                     )
                     for cell in wanted
                 }
-                by_cell = {cell: job.result() for cell, job in jobs.items()}
-            files = {SCHEDULE_FILE: 1}
-            for cell, stages in by_cell.items():
-                files[counts_file(cell)] = 1
-                files |= {
-                    rows_file(number, cell): counts.rows
-                    for number, counts in enumerate(stages)
-                    if counts.rows
-                }
-            summary = _summary(opened, schedule, by_cell)
-            stage.finish(files, {**summary, "history": [list(plan) for plan in kept.plans]})
+                done = {cell: job.result() for cell, job in jobs.items()}
+            known = {file.name: file for _, files in done.values() for file in files}
+            rows = {SCHEDULE_FILE: 1} | {name: file.rows for name, file in known.items()}
+            summary = _summary(
+                opened, schedule, {cell: stages for cell, (stages, _) in done.items()}
+            )
+            summary["history"] = [list(plan) for plan in kept.plans]
+            stage.finish(rows, summary, known=known)
     return stage.path
+
+
+def _plan_cell(
+    store: Store,
+    schedule: Schedule,
+    cell: str,
+    directory: Path,
+    config: PlanConfig,
+    kept: KeptRows,
+    task: Task,
+) -> tuple[list[StageCounts], list[FileEntry]]:
+    stages = plan_cell(store, schedule, cell, directory, config, kept, task)
+    rows = {rows_file(at, cell): counts.rows for at, counts in enumerate(stages) if counts.rows}
+    files = [file_entry(directory, name, rows) for name, rows in rows.items()]
+    return stages, [*files, file_entry(directory, counts_file(cell), 1)]
 
 
 def _summary(

@@ -1,6 +1,7 @@
 """Rows of a plan, assembled from the store when they are asked for."""
 
 import json
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from marin._native import PlanRows, StoreCell, assemble_rows, xxh3_file
+from marin._native import PlanRows, StoreCell, assemble_rows
 from marin.engine import read_manifest
 from marin.errors import MarinError
 from marin.mixture import Schedule
@@ -24,14 +25,12 @@ class PlannedRows:
 
     Args:
       store: where the store lies now, if it was moved.
-      verify: check each file of plan and store before its first use. It costs a read of the file,
-        so it is for those who will read most of it.
 
     Raises:
       MarinError: the plan is unfinished or damaged, or the store is not the one that was planned.
     """
 
-    def __init__(self, plan: Path, store: Path | None = None, *, verify: bool = False) -> None:
+    def __init__(self, plan: Path, store: Path | None = None) -> None:
         self.path = Path(plan)
         self.manifest = read_manifest(self.path)
         if self.manifest.stage != STAGE:
@@ -44,7 +43,6 @@ class PlannedRows:
                 f"{self.store.path}: store {self.store.manifest.fingerprint[:12]}, but "
                 f"{self.path} was planned for {self.manifest.inputs['store'][:12]}; plan again"
             )
-        self._verify = verify
         self._files = {file.name: file for file in self.manifest.files}
         self._rows: dict[tuple[int, int], PlanRows] = {}
         self._cells: dict[int, StoreCell] = {}
@@ -114,10 +112,7 @@ class PlannedRows:
     def _tokens(self, cell: int) -> StoreCell:
         with self._lock:
             if cell not in self._cells:
-                name = self.schedule.cells[cell]
-                if self._verify:
-                    self.store.verify(name)
-                self._cells[cell] = self.store.cell(name)
+                self._cells[cell] = self.store.cell(self.schedule.cells[cell])
             return self._cells[cell]
 
     def _ids(self, cell: int) -> pa.ChunkedArray:
@@ -126,16 +121,20 @@ class PlannedRows:
                 self._names[cell] = self.store.ids(self.schedule.cells[cell])
             return self._names[cell]
 
+    def inputs(self, stages_and_cells: Iterable[tuple[int, int]]) -> dict[Path, str]:
+        """The files that rows of these stages and cells come from, and their checksums."""
+        pairs = sorted(stages_and_cells)
+        names = [rows_file(stage, self.schedule.cells[cell]) for stage, cell in pairs]
+        found = {self.checked(name): self._files[name].xxh3 for name in [SCHEDULE_FILE, *names]}
+        for cell in sorted({cell for _, cell in pairs}):
+            found |= self.store.checksums(self.schedule.cells[cell])
+        return found
+
     def checked(self, name: str) -> Path:
-        """The path of one of the plan's files, as the manifest describes it."""
+        """The path of one of the plan's files, of the size that the manifest says."""
         path = self.path / name
         entry = self._files.get(name)
-        if (
-            entry is None
-            or not path.is_file()
-            or path.stat().st_size != entry.bytes
-            or (self._verify and xxh3_file(path) != entry.xxh3)
-        ):
+        if entry is None or not path.is_file() or path.stat().st_size != entry.bytes:
             raise MarinError(f"{path}: missing or damaged, not as in the manifest; plan again")
         return path
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from marin._native import Shard, checksum_shard
-from marin.engine import atomic_file
+from marin.engine import FileEntry, Writeback, atomic_file
 from marin.errors import MarinError
 from marin.packing.config import ShardConfig
 from marin.packing.planned import PlannedRows
@@ -93,7 +94,7 @@ class ShardPlaces:
                 yield self.of(first + start)
 
 
-def shard_schema(row_length: int, cells: list[str], documents: bool) -> pa.Schema:
+def shard_schema(row_length: int, cells: Sequence[str], documents: bool) -> pa.Schema:
     fields = [
         pa.field("tokens", pa.list_(pa.int32(), row_length), nullable=False),
         pa.field("segments", pa.list_(pa.int32()), nullable=False),
@@ -101,30 +102,38 @@ def shard_schema(row_length: int, cells: list[str], documents: bool) -> pa.Schem
     ]
     if documents:
         fields.append(pa.field("documents", pa.list_(pa.string()), nullable=False))
-    return pa.schema(fields, metadata={"cells": json.dumps(cells)})
+    return pa.schema(fields, metadata={"cells": json.dumps(list(cells))})
 
 
 def write_shard(
-    directory: Path, place: ShardPlace, source: PlannedRows, cells: list[str], documents: bool
-) -> None:
-    """Writes a shard and then its index, each atomically."""
-    schema = shard_schema(place.row_length, cells, documents)
+    directory: Path, place: ShardPlace, source: PlannedRows, documents: bool
+) -> FileEntry:
+    """Writes a shard and then its index, each atomically; returns the entry of the shard."""
+    schema = shard_schema(place.row_length, source.schedule.cells, documents)
     with atomic_file(directory / place.name) as partial:
         bounds = []
+        # Filled again for each record batch: fresh memory costs more than the tokens in it.
+        memory = np.empty(min(place.rows, place.rows_per_block) * place.row_length, np.int32)
+        writeback = Writeback(partial)
         with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             for start in range(0, place.rows, place.rows_per_block):
                 count = min(place.rows_per_block, place.rows - start)
-                batch = _block(source, place.first_row + start, count, schema)
+                batch = _block(source, place.first_row + start, count, schema, memory)
                 begin = sink.tell()
                 writer.write_batch(batch)
                 bounds.append((begin, sink.tell()))
-        index = _index(partial, place, bounds)
-    _write_index(directory / place.index_name, index)
+                writeback.advance(sink.tell())
+        index, checksum = index_of(partial, place, bounds)
+    write_index(directory / place.index_name, index)
+    return _entry(place, index, checksum)
 
 
-def _block(source: PlannedRows, first: int, count: int, schema: pa.Schema) -> pa.RecordBatch:
+def _block(
+    source: PlannedRows, first: int, count: int, schema: pa.Schema, memory: NDArray[np.int32]
+) -> pa.RecordBatch:
+    """Rows `first..first + count`, whose tokens lie in `memory`."""
     row_length = schema.field("tokens").type.list_size
-    tokens = np.empty(count * row_length, np.int32)
+    tokens = memory[: count * row_length]
     cells, offsets, lengths = source.assemble(first, count, row_length, tokens)
     columns = [
         pa.FixedSizeListArray.from_arrays(pa.array(tokens), row_length),
@@ -136,7 +145,11 @@ def _block(source: PlannedRows, first: int, count: int, schema: pa.Schema) -> pa
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _index(path: Path, place: ShardPlace, bounds: list[tuple[int, int]]) -> pa.RecordBatch:
+def index_of(
+    path: Path, place: ShardPlace, bounds: Sequence[tuple[int, int]]
+) -> tuple[pa.RecordBatch, str]:
+    """The index of a shard whose record batches lie at `bounds` (begin, end), in bytes, and the
+    checksum of the file."""
     mapped = pa.memory_map(str(path)).read_buffer()
     reader = pa.ipc.open_file(pa.BufferReader(mapped))
     table = np.zeros((len(bounds), len(_TABLE)), np.int64)
@@ -151,7 +164,7 @@ def _index(path: Path, place: ShardPlace, bounds: list[tuple[int, int]]) -> pa.R
         ]
         at = [buffer.address - mapped.address - begin for buffer in buffers]
         table[number] = [begin, end - begin, batch.num_rows, *at]
-    block_xxh3, row_xxh3, frame = checksum_shard(str(path), place.row_length, table)
+    block_xxh3, row_xxh3, frame, checksum = checksum_shard(str(path), place.row_length, table)
     row_ends = np.concatenate([[0], np.cumsum(table[:, 2])])
     columns = [pa.array(np.ascontiguousarray(column)) for column in table.T]
     columns.append(pa.array(block_xxh3))
@@ -163,12 +176,17 @@ def _index(path: Path, place: ShardPlace, bounds: list[tuple[int, int]]) -> pa.R
         "row_length": str(place.row_length),
         "rows_per_block": str(place.rows_per_block),
     }
-    return pa.RecordBatch.from_arrays(columns, schema=INDEX_SCHEMA.with_metadata(metadata))
+    schema = INDEX_SCHEMA.with_metadata(metadata)
+    return pa.RecordBatch.from_arrays(columns, schema=schema), checksum
 
 
-def is_whole(directory: Path, place: ShardPlace) -> bool:
-    """Whether a shard is there as its index says; the index is then written again, for damage to
-    it that the comparison cannot see."""
+def _entry(place: ShardPlace, index: pa.RecordBatch, checksum: str) -> FileEntry:
+    return FileEntry(place.name, place.rows, int(index.schema.metadata[b"bytes"]), checksum)
+
+
+def whole_shard(directory: Path, place: ShardPlace) -> FileEntry | None:
+    """The entry of a shard if it is there as its index says; the index is then written again, for
+    damage to it that the comparison cannot see."""
     try:
         index = _read_index(directory / place.index_name)
         bounds = [
@@ -177,16 +195,16 @@ def is_whole(directory: Path, place: ShardPlace) -> bool:
                 index["offset"].to_pylist(), index["bytes"].to_pylist(), strict=True
             )
         ]
-        found = _index(directory / place.name, place, bounds)
+        found, checksum = index_of(directory / place.name, place, bounds)
         if not pa.Table.from_batches([found]).equals(index, check_metadata=True):
-            return False
+            return None
     except (OSError, ValueError, KeyError, pa.ArrowException):
-        return False
-    _write_index(directory / place.index_name, found)
-    return True
+        return None
+    write_index(directory / place.index_name, found)
+    return _entry(place, found, checksum)
 
 
-def _write_index(path: Path, index: pa.RecordBatch) -> None:
+def write_index(path: Path, index: pa.RecordBatch) -> None:
     with (
         atomic_file(path) as partial,
         pa.OSFile(str(partial), "wb") as sink,

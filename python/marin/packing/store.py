@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from marin._native import StoreCell, xxh3_file
+from marin._native import StoreCell
 from marin.engine import Manifest, read_manifest
 from marin.errors import MarinError
 
@@ -54,14 +54,10 @@ class Store:
         names = sorted(file.name for file in self.manifest.files if file.name.startswith(prefix))
         return [self.path / name for name in names]
 
-    def verify(self, name: str) -> None:
-        """Checks the content of a cell's files. Raises `MarinError` for the first damaged one."""
-        files = {self.path / file.name: file for file in self.manifest.files}
-        for path in self.files(name):
-            if not path.is_file() or xxh3_file(path) != files[path].xxh3:
-                raise MarinError(
-                    f"{path}: missing or damaged, not as in the manifest; build the store again"
-                )
+    def checksums(self, cell: str) -> dict[Path, str]:
+        """The checksum of each file of a cell, as the manifest says."""
+        by_path = {self.path / file.name: file.xxh3 for file in self.manifest.files}
+        return {path: by_path[path] for path in self.files(cell)}
 
     def cell(self, name: str) -> StoreCell:
         """Opens the tokens of a cell for reading by document."""

@@ -44,13 +44,11 @@ def open_source(path: Path | str, store: Path | None = None) -> Source:
     """Opens shards, here or in an object store, or a plan, whose rows are then assembled."""
     if isinstance(path, str) and is_remote(path):
         mirror = Mirror(path)
-        return ShardRows(mirror.path, mirror)
-    stage = read_manifest(Path(path)).stage
-    if stage == SHARDS_STAGE:
-        return ShardRows(Path(path))
-    if stage == PLAN_STAGE:
+        return ShardRows(mirror.path, read_manifest(mirror.path), mirror)
+    manifest = read_manifest(Path(path))
+    if manifest.stage == PLAN_STAGE:
         return VirtualRows(PlannedRows(Path(path), store))
-    raise MarinError(f"{path}: a directory of stage {stage}, expected shards or a plan")
+    return ShardRows(Path(path), manifest)
 
 
 def stages_of(manifest: Manifest) -> list[StageRows]:
@@ -64,12 +62,14 @@ class ShardRows:
       mirror: copies what is read from an object store to `path`, or None if the shards lie there.
     """
 
-    def __init__(self, path: Path, mirror: Mirror | None = None) -> None:
+    def __init__(self, path: Path, manifest: Manifest, mirror: Mirror | None = None) -> None:
         self.path = path
         self._mirror = mirror
-        self.manifest = read_manifest(path)
-        if self.manifest.stage != SHARDS_STAGE:
-            raise MarinError(f"{path}: a directory of stage {self.manifest.stage}, expected shards")
+        self.manifest = manifest
+        if manifest.stage != SHARDS_STAGE:
+            raise MarinError(
+                f"{path}: a directory of stage {manifest.stage}, expected shards or a plan"
+            )
         parameters = self.manifest.parameters
         config = ShardConfig(parameters["shard_tokens"], parameters["block_tokens"])
         stages = [(stage.rows, stage.seq_len) for stage in stages_of(self.manifest)]

@@ -12,5 +12,6 @@ pub mod mixture;
 pub mod packing;
 pub mod stream;
 pub mod threads;
+pub mod writeback;
 
 pub use error::{Error, Result};

@@ -16,7 +16,13 @@ fn xxh3_bytes(py: Python<'_>, data: &[u8]) -> String {
     format!("{digest:032x}")
 }
 
+#[pyfunction]
+fn start_writeback(py: Python<'_>, path: PathBuf, offset: u64, bytes: u64) -> PyResult<()> {
+    py.detach(|| marin_core::writeback::start(&path, offset, bytes)).map_err(to_py_err)
+}
+
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(xxh3_file, module)?)?;
+    module.add_function(wrap_pyfunction!(start_writeback, module)?)?;
     module.add_function(wrap_pyfunction!(xxh3_bytes, module)?)
 }

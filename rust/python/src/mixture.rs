@@ -1,6 +1,7 @@
 use marin_core::Error;
 use marin_core::mixture::check::worst;
-use marin_core::mixture::order::{Order, Place, Places, Run, epoch_order};
+use marin_core::mixture::documents;
+use marin_core::mixture::order::{Order, Place, Places, Run};
 use marin_core::mixture::quotas::{Phase, Quotas};
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -166,36 +167,22 @@ impl RowOrder {
     }
 }
 
-#[pyfunction]
-fn document_order<'py>(
-    py: Python<'py>,
-    seed: u64,
-    cell: u64,
-    documents: u64,
-    start: u64,
-    count: u64,
-) -> PyResult<Documents<'py>> {
-    let end = start.checked_add(count).filter(|end| i64::try_from(*end).is_ok());
-    let Some(end) = end.filter(|_| documents > 0 && i64::try_from(documents).is_ok()) else {
-        let text = format!("{count} documents from {start} of a cell of {documents}");
-        return Err(to_py_err(Error::invalid(text)));
-    };
-    let (order, epochs) = py.detach(|| {
-        let (mut order, mut epochs) = (Vec::new(), Vec::new());
-        let mut position = start;
-        while position < end {
-            let epoch = position / documents;
-            let permutation = epoch_order(seed, cell, documents, epoch);
-            let stop = end.min((epoch + 1).saturating_mul(documents));
-            order.extend(
-                (position..stop).map(|at| permutation.apply(at - epoch * documents) as i64),
-            );
-            epochs.resize(order.len(), epoch as i64);
-            position = stop;
-        }
-        (order, epochs)
-    });
-    Ok((order.into_pyarray(py), epochs.into_pyarray(py)))
+#[pyclass(frozen, module = "marin._native")]
+pub struct DocumentOrder(pub documents::DocumentOrder);
+
+#[pymethods]
+impl DocumentOrder {
+    #[new]
+    fn new(seed: u64, cell: u64, documents: u64, seen: u64) -> PyResult<Self> {
+        documents::DocumentOrder::new(seed, cell, documents, seen).map(Self).map_err(to_py_err)
+    }
+
+    fn take<'py>(&self, py: Python<'py>, start: u64, count: usize) -> Documents<'py> {
+        let (order, epochs): (Vec<i64>, Vec<i64>) = py.detach(|| {
+            self.0.from(start).take(count).map(|(at, epoch)| (at as i64, epoch as i64)).unzip()
+        });
+        (order.into_pyarray(py), epochs.into_pyarray(py))
+    }
 }
 
 fn to_arrays<'py>(py: Python<'py>, places: &[Place]) -> Columns<'py> {
@@ -211,5 +198,5 @@ fn signed(counts: Vec<u64>) -> Vec<i64> {
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<RowOrder>()?;
-    module.add_function(wrap_pyfunction!(document_order, module)?)
+    module.add_class::<DocumentOrder>()
 }

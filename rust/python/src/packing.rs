@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arrow::ArrowIn;
+use crate::mixture::DocumentOrder;
 use crate::to_py_err;
 
 /// Row offsets, and per piece document, start and length.
@@ -57,7 +58,26 @@ impl Packer {
         enough: i64,
     ) -> PyResult<usize> {
         let (documents, lengths) = (documents.as_slice()?, lengths.as_slice()?);
-        py.detach(|| self.0.push(documents, lengths, enough)).map_err(to_py_err)
+        if documents.len() != lengths.len() {
+            let (found, expected) = (lengths.len(), documents.len());
+            return Err(PyValueError::new_err(format!("{found} lengths of {expected} documents")));
+        }
+        let pairs = documents.iter().copied().zip(lengths.iter().copied());
+        py.detach(|| self.0.push(pairs, enough)).map_err(to_py_err)
+    }
+
+    fn push_from(
+        &mut self,
+        py: Python<'_>,
+        order: PyRef<'_, DocumentOrder>,
+        cell: PyRef<'_, StoreCell>,
+        start: u64,
+        count: usize,
+        enough: i64,
+    ) -> PyResult<usize> {
+        let (order, cell) = (&order.0, &cell.0);
+        let documents = order.from(start).take(count).map(|(document, _)| document as i64);
+        py.detach(|| self.0.push_from(cell, documents, enough)).map_err(to_py_err)
     }
 
     #[getter]

@@ -96,12 +96,13 @@ fn checksum_shard<'py>(
     path: PathBuf,
     row_length: usize,
     block_table: PyReadonlyArray2<'py, i64>,
-) -> PyResult<(Checksums<'py>, Checksums<'py>, u64)> {
+) -> PyResult<(Checksums<'py>, Checksums<'py>, u64, String)> {
     let mut blocks = blocks(&block_table, None)?;
-    let (rows, frame) =
+    let found =
         py.detach(|| core::checksum_blocks(&path, row_length, &mut blocks)).map_err(to_py_err)?;
     let xxh3: Vec<u64> = blocks.iter().map(|block| block.xxh3).collect();
-    Ok((xxh3.into_pyarray(py), rows.into_pyarray(py), frame))
+    let file = format!("{:032x}", found.file);
+    Ok((xxh3.into_pyarray(py), found.rows.into_pyarray(py), found.frame, file))
 }
 
 #[pyfunction]

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marin.bench.machine import peak_bytes
-from marin.bench.mixture.peers import PEERS
-from marin.bench.results import MARIN, Results, installed, timed
+from marin.bench.mixture.peers import PEERS, Mixer
+from marin.bench.results import MARIN, Results, chosen, timed
 from marin.engine import Progress
-from marin.errors import MarinError
 from marin.mixture import Schedule, constant_batches, load
 
 _PRESET = "harrier-2026.08.18"
@@ -33,20 +32,17 @@ def measure(tools: Sequence[str], *, progress: Progress) -> dict[str, Any]:
     Raises:
       MarinError: a tool is unknown or not installed.
     """
-    for tool in tools:
-        if tool not in PEERS:
-            raise MarinError(f"{tool}: unknown; known are {', '.join(PEERS)}")
-    installed(tools)
+    mixers = chosen(tools, PEERS)
     results = Results()
     spec = load(_PRESET)
     weights = [spec.phases[0].weights[cell] for cell in spec.cells]
-    with progress.task("Measure", 2 + len(tools)) as task:
+    with progress.task("Measure", 2 + len(mixers)) as task:
         order = _plan(results)
         task.advance(1)
         _order(results, order)
         task.advance(1)
-        for tool in tools:
-            _peer(results, tool, weights)
+        for tool, mixer in mixers.items():
+            _peer(results, tool, mixer, weights)
             task.advance(1)
     return results.report()
 
@@ -84,8 +80,8 @@ def _order(results: Results, schedule: Schedule) -> None:
     results.add(MARIN, "cells that never appear", int((counts == 0).sum()), "cells")
 
 
-def _peer(results: Results, tool: str, weights: Sequence[float]) -> None:
-    rows, order = PEERS[tool](weights)
+def _peer(results: Results, tool: str, mixer: Mixer, weights: Sequence[float]) -> None:
+    rows, order = mixer(weights)
     found: list[NDArray[np.int64]] = []
     results.rate(tool, "order", rows, "rows", lambda: found.append(order()))
     worst, points, missing = judge(found[0], weights)

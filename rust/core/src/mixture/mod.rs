@@ -8,6 +8,7 @@
 
 pub mod apportion;
 pub mod check;
+pub mod documents;
 pub mod offsets;
 pub mod order;
 pub mod permute;

@@ -3,6 +3,7 @@
 use super::best_fit::best_fit;
 use super::replay::Replay;
 use super::rows::{Piece, Rows};
+use super::store::StoreCell;
 use crate::{Error, Result};
 
 /// Of a window that is not the last of its stage, one row of this many may wait for the next one.
@@ -10,6 +11,9 @@ const HELD_BACK: usize = 64;
 /// Of the last window, whose surplus goes to the next stage, one row of this many may be chosen for
 /// its emptiness; the rest of the surplus are the latest rows, so that no kind of length loses.
 const HELD_BACK_LAST: usize = 16;
+
+/// Lengths that are looked up together.
+const LOOKUPS: usize = 64;
 
 /// How documents meet rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,20 +112,19 @@ impl Packer {
         Ok(())
     }
 
-    /// Adds documents, the next ones in the mixture's order, until `ready_tokens` reaches `enough`.
-    /// Returns how many of them were taken.
-    pub fn push(&mut self, documents: &[i64], lengths: &[i64], enough: i64) -> Result<usize> {
-        if documents.len() != lengths.len() {
-            return Err(Error::invalid(format!(
-                "{} documents with {} lengths",
-                documents.len(),
-                lengths.len()
-            )));
-        }
-        for (taken, (&document, &length)) in documents.iter().zip(lengths).enumerate() {
+    /// Adds documents with their lengths, the next ones in the mixture's order, until `ready_tokens`
+    /// reaches `enough`. Returns how many of them were taken.
+    pub fn push(
+        &mut self,
+        documents: impl Iterator<Item = (i64, i64)>,
+        enough: i64,
+    ) -> Result<usize> {
+        let mut taken = 0;
+        for (document, length) in documents {
             if self.ready >= enough {
-                return Ok(taken);
+                break;
             }
+            taken += 1;
             if length < 0 {
                 return Err(Error::invalid(format!("document {document} has {length} tokens")));
             }
@@ -134,7 +137,35 @@ impl Packer {
             self.ready += self.usable(length);
             self.queue.push(Waiting { piece: Piece { document, start: 0, length }, ends: true });
         }
-        Ok(documents.len())
+        Ok(taken)
+    }
+
+    /// [`push`](Self::push) for documents of `cell` alone.
+    pub fn push_from(
+        &mut self,
+        cell: &StoreCell,
+        documents: impl Iterator<Item = i64>,
+        enough: i64,
+    ) -> Result<usize> {
+        let mut documents = documents.fuse();
+        let mut taken = 0;
+        // In groups, so that the processor waits for many lengths at the same time.
+        let mut group = [(0, 0); LOOKUPS];
+        loop {
+            let mut count = 0;
+            for (slot, document) in group.iter_mut().zip(documents.by_ref()) {
+                slot.0 = document;
+                count += 1;
+            }
+            for (document, length) in &mut group[..count] {
+                *length = cell.length(*document)?;
+            }
+            let pushed = self.push(group[..count].iter().copied(), enough)?;
+            taken += pushed;
+            if pushed < LOOKUPS {
+                return Ok(taken);
+            }
+        }
     }
 
     /// Tokens that wait and can stand in rows of the present length.

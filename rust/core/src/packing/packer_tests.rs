@@ -12,9 +12,12 @@ fn row_lengths(rows: &Rows) -> Vec<Vec<i64>> {
 
 fn packer_with(policy: Policy, limits: Limits, capacity: u32, lengths: &[i64]) -> Packer {
     let mut packer = Packer::new(policy, limits, capacity).unwrap();
-    let documents: Vec<i64> = (0..lengths.len() as i64).collect();
-    packer.push(&documents, lengths, i64::MAX).unwrap();
+    push(&mut packer, (0..).zip(lengths.iter().copied()));
     packer
+}
+
+fn push(packer: &mut Packer, documents: impl Iterator<Item = (i64, i64)>) {
+    packer.push(documents, i64::MAX).unwrap();
 }
 
 #[test]
@@ -143,4 +146,58 @@ proptest! {
         // The rows that wait are at most one of 64.
         prop_assert!(rows.len() <= lower_bound + 1);
     }
+
+    /// Rows of a plan, taken out of the same order again, leave what the plan left.
+    #[test]
+    fn replayed_rows_leave_what_packing_left(
+        policy in prop_oneof![Just(Policy::BestFit), Just(Policy::Concat), Just(Policy::Truncate)],
+        lengths in prop::collection::vec(1i64..40, 1..60),
+        epochs in 1usize..4,
+        wanted in 0usize..20,
+        kept in 0.0f64..=1.0,
+    ) {
+        let documents: Vec<i64> = (0..epochs).flat_map(|_| 0..lengths.len() as i64).collect();
+        let lengths = lengths.repeat(epochs);
+        let fresh = || {
+            let mut packer = Packer::new(policy, FREE, 9).unwrap();
+            push(&mut packer, documents.iter().copied().zip(lengths.iter().copied()));
+            packer
+        };
+        let mut packer = fresh();
+        let mut rows = packer.pack(wanted).unwrap();
+        let mut replayed = fresh();
+        prop_assert_eq!(replayed.replay(&rows).unwrap(), rows.len());
+        prop_assert_eq!(replayed.counts(), packer.counts());
+        let sorted = |packer: &Packer| {
+            let mut waiting: Vec<_> = packer.waiting().collect();
+            waiting.sort_unstable();
+            waiting
+        };
+        let total = |packer: &Packer| packer.waiting().map(|piece| piece.length).sum::<i64>();
+        if epochs == 1 {
+            prop_assert_eq!(sorted(&replayed), sorted(&packer));
+        }
+        prop_assert_eq!(total(&replayed), total(&packer));
+
+        // A part of the rows leaves the tokens of the others.
+        let part = (kept * rows.len() as f64) as usize;
+        let others: i64 = (part..rows.len()).flat_map(|row| rows.row(row)).map(|p| p.length).sum();
+        rows.offsets.truncate(part + 1);
+        let mut replayed = fresh();
+        prop_assert_eq!(replayed.replay(&rows).unwrap(), part);
+        if policy != Policy::Truncate {
+            prop_assert_eq!(total(&replayed), total(&packer) + others);
+        }
+    }
+}
+
+#[test]
+fn rows_of_documents_that_do_not_wait_are_not_replayed() {
+    let rows = packer_with(Policy::BestFit, FREE, 8, &[8, 8]).pack(2).unwrap();
+    let mut packer = packer_with(Policy::BestFit, FREE, 8, &[8]);
+    assert_eq!(packer.replay(&rows).unwrap(), 1);
+    push(&mut packer, [(1, 8)].into_iter());
+    let second = Rows { offsets: vec![0, 1], document: vec![1], start: vec![0], length: vec![8] };
+    assert_eq!(packer.replay(&second).unwrap(), 1);
+    assert_eq!(packer.waiting().len(), 0);
 }

@@ -29,6 +29,8 @@ pub struct StoreCell {
     chunks: Vec<TokenChunk>,
     /// First document of each chunk, and the number of all documents.
     first: Vec<i64>,
+    /// Documents of the first chunk: most writers make all but the last ones equal.
+    usual: i64,
 }
 
 impl StoreCell {
@@ -43,7 +45,8 @@ impl StoreCell {
             first.push(total);
         }
         let files = files.into_iter().map(|path| (path, OnceLock::new())).collect();
-        Ok(Self { files, chunks, first })
+        let usual = first.get(1).copied().unwrap_or(1).max(1);
+        Ok(Self { files, chunks, first, usual })
     }
 
     pub fn documents(&self) -> i64 {
@@ -94,7 +97,11 @@ impl StoreCell {
                 self.documents()
             )));
         }
-        let chunk = self.first.partition_point(|&first| first <= document) - 1;
+        let guess = (document / self.usual) as usize;
+        let chunk = match self.first.get(guess..guess + 2) {
+            Some(&[first, end]) if first <= document && document < end => guess,
+            _ => self.first.partition_point(|&first| first <= document) - 1,
+        };
         Ok((&self.chunks[chunk], (document - self.first[chunk]) as usize))
     }
 }

@@ -4,4 +4,4 @@ mod derive;
 mod shard;
 
 pub use derive::{RowsOut, derive_row, derive_rows};
-pub use shard::{Block, Geometry, Shard, checksum_blocks};
+pub use shard::{Block, Checksums, Geometry, Shard, checksum_blocks};

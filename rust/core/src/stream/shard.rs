@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
 use super::derive::{RowsOut, derive_row};
 use crate::{Error, Result, bytes};
@@ -247,18 +247,33 @@ fn numbers(bytes: &[u8]) -> impl Iterator<Item = i32> + '_ {
     bytes.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes))
 }
 
-/// Sets the checksums of `blocks` from the file, and returns those of all rows and of the frame.
-pub fn checksum_blocks(
-    path: &Path,
-    row_length: usize,
-    blocks: &mut [Block],
-) -> Result<(Vec<u64>, u64)> {
+/// Checksums of a shard beside those of its blocks.
+pub struct Checksums {
+    /// xxh3 of each row.
+    pub rows: Vec<u64>,
+    /// xxh3 of what lies before, between and after the blocks.
+    pub frame: u64,
+    /// xxh3 of the whole file, as in manifests.
+    pub file: u128,
+}
+
+/// Sets the checksums of `blocks` from the file, which it reads once, and returns the others.
+pub fn checksum_blocks(path: &Path, row_length: usize, blocks: &mut [Block]) -> Result<Checksums> {
     let file = File::open(path)?;
+    let bytes = file.metadata()?.len();
+    let mut whole = Xxh3::new();
     let mut rows = Vec::new();
     let mut data = Vec::new();
+    let mut at = 0;
     for block in blocks.iter_mut() {
+        let end = block.offset.checked_add(block.bytes).filter(|&end| end <= bytes);
+        let (Some(end), Some(gap)) = (end, block.offset.checked_sub(at)) else {
+            return Err(damaged(path, "its blocks overlap or end behind it"));
+        };
+        hash_range(&file, at, gap, &mut whole)?;
         data.resize(block.bytes as usize, 0);
         file.read_exact_at(&mut data, block.offset)?;
+        whole.update(&data);
         block.xxh3 = xxh3_64(&data);
         let view = View::of(&data, block, row_length)
             .ok_or_else(|| damaged(path, "a record batch is shorter than its rows"))?;
@@ -266,9 +281,18 @@ pub fn checksum_blocks(
             let checksum = view.row_checksum(row);
             rows.push(checksum.ok_or_else(|| damaged(path, "a row has no segments"))?);
         }
+        at = end;
     }
-    let frame = frame_checksum(&file, file.metadata()?.len(), blocks)?;
-    Ok((rows, frame))
+    hash_range(&file, at, bytes - at, &mut whole)?;
+    let frame = frame_checksum(&file, bytes, blocks)?;
+    Ok(Checksums { rows, frame, file: whole.digest128() })
+}
+
+fn hash_range(file: &File, at: u64, bytes: u64, hasher: &mut Xxh3) -> std::io::Result<()> {
+    let mut data = vec![0; bytes as usize];
+    file.read_exact_at(&mut data, at)?;
+    hasher.update(&data);
+    Ok(())
 }
 
 /// xxh3 of what a file holds before, between and after its blocks.

@@ -25,6 +25,11 @@ def lengths(documents: int, seed: int = 0) -> NDArray[np.int64]:
     return np.maximum(1, drawn).astype(np.int64)
 
 
+def cell_lengths() -> list[NDArray[np.int64]]:
+    """Tokens of each document of each cell."""
+    return [lengths(DOCUMENTS // CELLS, number) for number in range(CELLS)]
+
+
 def build_store(root: Path) -> Path:
     """Writes the store once."""
     store = root / "store"
@@ -35,8 +40,7 @@ def build_store(root: Path) -> Path:
         pass
     generator = np.random.default_rng(1)
     rows, cells = {}, {}
-    for number in range(CELLS):
-        counts = lengths(DOCUMENTS // CELLS, number)
+    for number, counts in enumerate(cell_lengths()):
         ends = np.concatenate([[0], np.cumsum(counts)])
         values = generator.integers(0, VOCABULARY, ends[-1], dtype=np.uint32)
         cell = f"c{number:02d}q0"

@@ -1,0 +1,72 @@
+//! The documents of a cell: an endless order, epoch after epoch.
+
+use super::order::epoch_order;
+use super::permute::Permutation;
+use crate::{Error, Result};
+
+/// Each epoch is another keyed permutation of the documents that the run sees, which are all of
+/// them or a part that the key chooses.
+#[derive(Clone, Debug)]
+pub struct DocumentOrder {
+    seed: u64,
+    cell: u64,
+    seen: u64,
+    /// One fixed permutation of all documents, whose first `seen` the run sees.
+    chosen: Option<Permutation>,
+}
+
+impl DocumentOrder {
+    /// The order of a cell of `documents` documents of which the run sees `seen`. `cell` is a key
+    /// that names the cell.
+    pub fn new(seed: u64, cell: u64, documents: u64, seen: u64) -> Result<Self> {
+        if seen == 0 || seen > documents || documents > super::MAX_ROWS {
+            return Err(Error::invalid(format!("{seen} documents of a cell of {documents}")));
+        }
+        let chosen = (seen < documents).then(|| epoch_order(seed, cell ^ 1, documents, 0));
+        Ok(Self { seed, cell, seen, chosen })
+    }
+
+    /// Documents and their epochs from `position` on, up to position 2^63.
+    pub fn from(&self, position: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let mut epoch = position / self.seen;
+        let mut permutation = self.epoch(epoch);
+        let end = 1 << 63;
+        (position..end).map(move |position| {
+            if position / self.seen != epoch {
+                epoch = position / self.seen;
+                permutation = self.epoch(epoch);
+            }
+            let document = permutation.apply(position - epoch * self.seen);
+            (self.chosen.as_ref().map_or(document, |chosen| chosen.apply(document)), epoch)
+        })
+    }
+
+    fn epoch(&self, epoch: u64) -> Permutation {
+        epoch_order(self.seed, self.cell, self.seen, epoch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DocumentOrder;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_epoch_gives_the_seen_documents_once_from_any_position() {
+        for seen in [1, 7, 30] {
+            let order = DocumentOrder::new(3, 5, 30, seen).unwrap();
+            let whole: Vec<_> = order.from(0).take(3 * seen as usize).collect();
+            let sets: BTreeSet<BTreeSet<u64>> = whole
+                .chunks(seen as usize)
+                .map(|epoch| epoch.iter().map(|&(document, _)| document).collect())
+                .collect();
+            assert_eq!(sets.len(), 1);
+            assert_eq!(sets.first().unwrap().len(), seen as usize);
+            for start in 0..whole.len() {
+                assert!(order.from(start as u64).zip(&whole[start..]).all(|(a, b)| a == *b));
+            }
+        }
+        assert!(DocumentOrder::new(0, 0, 3, 4).is_err());
+        assert!(DocumentOrder::new(0, 0, 0, 0).is_err());
+    }
+}
