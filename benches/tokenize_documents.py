@@ -18,13 +18,13 @@ import time
 from pathlib import Path
 
 import pyarrow.compute as pc
-from measure import Results
 from tokenizers import Tokenizer
 
 from marin import datakit
+from marin.bench.results import Results
 from marin.datakit.parts import part_names, read_groups
 from marin.datakit.tokenizer import open_tokenizer
-from marin.engine import read_manifest
+from marin.engine import read_manifest, write_json
 
 RUNS = 3
 
@@ -84,7 +84,7 @@ def main() -> None:
     for _ in range(RUNS):
         runs["tokenizers"].append(library(tokenizer, documents))
         runs["marin"].append(stage(documents, directory))
-    results = Results("tokenize")
+    results = Results()
     results.add("marin", "text", size / 1e6, "MB")
     for tool, seconds in runs.items():
         results.add(
@@ -93,7 +93,9 @@ def main() -> None:
     ratios = [a / b for a, b in zip(runs["tokenizers"], runs["marin"], strict=True)]
     results.add("marin", "rate over the library's", statistics.median(ratios), "", ratios)
     results.add("marin", "peak memory", peak_bytes(documents, directory) / 2**20, "MiB")
-    results.write(options.out)
+    for line in results.lines:
+        print(f"{line['tool']:12} {line['metric']:32} {line['value']:12.4g} {line['unit']}")
+    write_json(options.out or Path(__file__).parent / "results" / "tokenize.json", results.report())
     shutil.rmtree(root)
 
 
