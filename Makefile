@@ -9,7 +9,7 @@ TESTS  ?= tests
 BIN := $(VENV)/bin
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: quickstart test test-rust test-python lint format clean
+.PHONY: quickstart test test-rust test-python lint docs format clean
 .DELETE_ON_ERROR:
 
 quickstart: $(VENV)/.built
@@ -31,6 +31,10 @@ lint: $(VENV)/.built
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site; open target/site/index.html. A warning is an error.
+docs: $(VENV)/.built
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir target/site
+
 format: $(VENV)/.built
 	cargo fmt --all
 	$(BIN)/ruff check --fix .
@@ -49,5 +53,5 @@ $(VENV)/.python:
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.python pyproject.toml $(RUST_SOURCES)
-	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --release --locked --extras dev
+	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --release --locked --extras dev,docs
 	@touch $@

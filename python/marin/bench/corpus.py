@@ -25,14 +25,14 @@ def lengths(documents: int, seed: int = 0) -> NDArray[np.int64]:
     return np.maximum(1, drawn).astype(np.int64)
 
 
-def cell_lengths() -> list[NDArray[np.int64]]:
+def cell_lengths(documents: int = DOCUMENTS) -> list[NDArray[np.int64]]:
     """Tokens of each document of each cell."""
-    return [lengths(DOCUMENTS // CELLS, number) for number in range(CELLS)]
+    return [lengths(documents // CELLS, number) for number in range(CELLS)]
 
 
-def build_store(root: Path) -> Path:
-    """Writes the store once."""
-    store = root / "store"
+def build_store(root: Path, documents: int = DOCUMENTS) -> Path:
+    """Writes the store once for each number of documents."""
+    store = root / ("store" if documents == DOCUMENTS else f"store-{documents}")
     try:
         read_manifest(store)
         return store
@@ -40,7 +40,7 @@ def build_store(root: Path) -> Path:
         pass
     generator = np.random.default_rng(1)
     rows, cells = {}, {}
-    for number, counts in enumerate(cell_lengths()):
+    for number, counts in enumerate(cell_lengths(documents)):
         ends = np.concatenate([[0], np.cumsum(counts)])
         values = generator.integers(0, VOCABULARY, ends[-1], dtype=np.uint32)
         cell = f"c{number:02d}q0"

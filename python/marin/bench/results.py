@@ -44,14 +44,16 @@ class Results:
         return {"machine": describe_machine(), "results": self.lines}
 
 
-def timed(work: Callable[[], object]) -> list[float]:
-    """Seconds of each run."""
-    runs: list[float] = []
-    while len(runs) < _RUNS or sum(runs) < _SECONDS:
+def timed(
+    work: Callable[[], object], *, runs: int = _RUNS, seconds: float = _SECONDS
+) -> list[float]:
+    """Seconds of each run: at least `runs` of them, for at least `seconds`."""
+    found: list[float] = []
+    while len(found) < runs or sum(found) < seconds:
         start = time.perf_counter()
         work()
-        runs.append(time.perf_counter() - start)
-    return runs
+        found.append(time.perf_counter() - start)
+    return found
 
 
 def version_of(tool: str) -> str:

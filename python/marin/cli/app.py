@@ -10,6 +10,12 @@ import sys
 
 import typer
 
+from marin.cli.bench_balance import (
+    bench_balance,
+    bench_compare,
+    bench_dispatch,
+    bench_history,
+)
 from marin.cli.bench_data import bench_mixture, bench_pack, bench_stream
 from marin.cli.bench_dedup import bench_dedup
 from marin.cli.datakit import app as datakit
@@ -55,6 +61,10 @@ bench.command("dedup")(bench_dedup)
 bench.command("mixture")(bench_mixture)
 bench.command("pack")(bench_pack)
 bench.command("stream")(bench_stream)
+bench.command("dispatch")(bench_dispatch)
+bench.command("balance")(bench_balance)
+bench.command("compare")(bench_compare)
+bench.command("history")(bench_history)
 app.add_typer(bench, name="bench")
 
 

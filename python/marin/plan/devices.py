@@ -24,13 +24,21 @@ class Device:
     """Devices of one group (a rack or a node) that share the experts."""
     node: int
     """Devices of one host."""
+    cores: int
+    """Processor cores of one host: two Grace processors of 72, two x86 processors of 56."""
 
 
 DEVICES: dict[str, Device] = {
     # Blackwell: 5 PFLOP/s is the sparse figure. A rack has 72 devices, 64 of which are used.
-    "gb200": Device("gb200", 2.5e15, 8e13, 186 * 10**9, 8e12, 9e11, 5e10, group=64, node=4),
-    "h200": Device("h200", 9.89e14, 6.7e13, 141 * 10**9, 4.8e12, 4.5e11, 5e10, group=8, node=8),
-    "h100": Device("h100", 9.89e14, 6.7e13, 80 * 10**9, 3.35e12, 4.5e11, 5e10, group=8, node=8),
+    "gb200": Device(
+        "gb200", 2.5e15, 8e13, 186 * 10**9, 8e12, 9e11, 5e10, group=64, node=4, cores=144
+    ),
+    "h200": Device(
+        "h200", 9.89e14, 6.7e13, 141 * 10**9, 4.8e12, 4.5e11, 5e10, group=8, node=8, cores=112
+    ),
+    "h100": Device(
+        "h100", 9.89e14, 6.7e13, 80 * 10**9, 3.35e12, 4.5e11, 5e10, group=8, node=8, cores=112
+    ),
 }
 
 

@@ -1,0 +1,107 @@
+"""The verdict of `marin bench balance` on given rates, against runs, and a smoke of the whole."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from marin.bench.balance.data import DataRates
+from marin.bench.balance.dispatch import DispatchRates, modelled_rates
+from marin.bench.balance.verdict import BalanceConfig, balance, check_run
+from marin.bench.compare import compare
+from marin.cli.app import app
+from marin.errors import MarinError
+from marin.model.presets import preset
+from marin.plan import device
+
+DATA = DataRates(mix=1e9, plan=2e6, pack=1e6, stream_store=2e6, stream_shards=1e7)
+LAYER = DispatchRates({"rank": 1e6}, {"local": 1e5})
+
+
+def verdict(compute: float) -> dict[str, object]:
+    gb200 = device("gb200")
+    return balance(BalanceConfig(), {4096: DATA}, LAYER, {4096: compute}, gb200)["verdict"]
+
+
+def test_data_limits_exactly_where_a_device_takes_more_than_its_hosts_cores_stream() -> None:
+    cores = device("gb200").cores / device("gb200").node
+    assert verdict(0.99 * cores * DATA.stream_shards)["limits"] == "compute"
+    limited = verdict(2 * cores * DATA.stream_shards)
+    assert limited["limits"] == "data"
+    assert limited["expected_data_wait"] == pytest.approx(0.5)
+    assert limited["cores_per_node"] == pytest.approx(4 * limited["cores_per_device"])
+    assert limited["cores_per_rack"] == pytest.approx(64 * limited["cores_per_device"])
+
+
+def test_streaming_from_the_store_pays_for_planning_too() -> None:
+    assert DATA.from_store == pytest.approx(1e6)
+
+
+@pytest.mark.parametrize(("waited", "limits"), [(0.001, "compute"), (0.5, "data")])
+def test_a_run_agrees_when_it_waited_as_the_verdict_says(
+    tmp_path: Path, waited: float, limits: str
+) -> None:
+    record = {"time/step": 1.0, "time/data": waited, "time/compile": 0.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    for expected in ("compute", "data"):
+        checked = check_run({"verdict": {"limits": expected}}, tmp_path)
+        assert checked["limits"] == limits
+        assert checked["agrees"] == (limits == expected)
+
+
+def test_no_modelled_transport_beats_its_grouped_product_or_its_exchange() -> None:
+    rates = modelled_rates(preset("d6144"), device("gb200"), 65_536)
+    for name, rate in rates.transports.items():
+        assert rate < rates.parts["grouped product"]
+        if name in ("pooled_wave", "ragged"):
+            assert rate < rates.parts["exchange"]
+
+
+def test_sizes_that_do_not_fit_are_named() -> None:
+    with pytest.raises(MarinError, match="100 tokens over 3 devices"):
+        BalanceConfig(devices=3, tokens=100)
+    with pytest.raises(MarinError, match="8 experts over 64 devices"):
+        CliRunner().invoke(
+            app,
+            ["bench", "balance", "--model", "tiny", "--device", "gb200"],
+            catch_exceptions=False,
+        )
+
+
+def test_the_smoke_measures_both_sides_and_its_files_can_be_compared(tmp_path: Path) -> None:
+    saved, plot, page = tmp_path / "balance.json", tmp_path / "b.svg", tmp_path / "history.html"
+    command = ["bench", "balance", "--smoke", "--devices", "2", "--json"]
+    done = CliRunner().invoke(app, [*command, "--save", str(saved), "--plot", str(plot)])
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert set(answer) == {"machine", "results", "balance"}
+    assert answer["balance"]["verdict"]["limits"] == "compute"
+    assert set(answer["balance"]["dispatch"]["parts"]) == {
+        "rank", "permute", "exchange", "grouped product", "combine"
+    }  # fmt: skip
+    assert plot.read_text().startswith("<svg")
+    (tmp_path / "balance-2026-01-01.json").write_text(saved.read_text())
+    done = CliRunner().invoke(app, ["bench", "history", str(tmp_path), "--out", str(page)])
+    assert done.exit_code == 0, done.output
+    assert page.read_text().count("<figure") == len(answer["results"])
+    done = CliRunner().invoke(app, ["bench", "compare", str(saved), str(saved), "--json"])
+    assert {change["verdict"] for change in json.loads(done.stdout)["changes"]} == {"same"}
+
+
+def test_what_is_faster_depends_on_the_unit() -> None:
+    def line(metric: str, value: float, unit: str) -> dict[str, object]:
+        return {"tool": "marin", "metric": metric, "value": value, "unit": unit}
+
+    before = [line("a", 1.0, "s"), line("b", 1.0, "rows/s"), line("c", 1.0, "%"), line("d", 1, "s")]
+    after = [line("a", 2.0, "s"), line("b", 2.0, "rows/s"), line("c", 2.0, "%"), line("e", 1, "s")]
+    found = {change.metric: change.verdict for change in compare(before, after)}
+    assert found == {"a": "slower", "b": "faster", "c": "changed"}
+
+
+def test_a_file_that_holds_no_results_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("[]")
+    with pytest.raises(MarinError, match="no results"):
+        CliRunner().invoke(
+            app, ["bench", "compare", *[str(tmp_path / "x.json")] * 2], catch_exceptions=False
+        )
