@@ -46,6 +46,8 @@ class LossAux(NamedTuple):
     router_z: Float[Array, "N"]
     dispatch: Stats
     """Statistics of the dispatch with a leading layer dimension."""
+    margins: Float[Array, "N B L E"] | None = None
+    """Scores over their token's threshold, if they were asked for."""
 
 
 class Block(nnx.Module):
@@ -90,6 +92,7 @@ class Hero(nnx.Module):
         mesh: Mesh,
         qk_scale: float | Float[Array, ""] = 1.0,
         transport: Transport | None = None,
+        keep_margins: bool = False,
     ) -> tuple[Float[Array, "B L d"], RouterOut, Stats]:
         """The normed output of the last layer, and each layer's reports stacked."""
         config = self.config
@@ -102,6 +105,8 @@ class Hero(nnx.Module):
             weights, is_global, bias = layer
             block = nnx.merge(graph, gather(weights, mesh, config.dtype, "layers/"))
             x, report, stats = block(x, context, is_global, bias, chosen, mesh)
+            if not keep_margins:
+                report = report._replace(margins=None)
             return constrain(x, mesh, rows), (report, stats)
 
         embedding = gather(self.embedding[...], mesh, config.dtype, "embedding")
@@ -133,14 +138,18 @@ class Hero(nnx.Module):
         mesh: Mesh,
         qk_scale: float | Float[Array, ""] = 1.0,
         transport: Transport | None = None,
+        keep_margins: bool = False,
     ) -> tuple[Float[Array, ""], LossAux]:
         """Mean cross-entropy of the next token in nats plus z-loss and balance losses.
 
         `qk_scale` multiplies every attention logit; `transport` replaces the configured one, for a
-        dropless evaluation.
+        dropless evaluation. With `keep_margins` the report has what a router bias over several
+        batches is made of, which costs B L E numbers per layer.
         """
         config = self.config
-        x, report, stats = self.hidden(batch, mesh=mesh, qk_scale=qk_scale, transport=transport)
+        x, report, stats = self.hidden(
+            batch, mesh=mesh, qk_scale=qk_scale, transport=transport, keep_margins=keep_margins
+        )
         targets = jnp.pad(batch.tokens[:, 1:], ((0, 0), (0, 1)))
         flat = constrain(x.reshape(-1, config.hidden), mesh, row_spec())
         readout = gather(self.readout[...], mesh, x.dtype, "readout")
@@ -169,6 +178,7 @@ class Hero(nnx.Module):
             router_entropy=report.entropy,
             router_z=report.z,
             dispatch=stats,
+            margins=report.margins,
         )
 
 

@@ -39,6 +39,8 @@ class RouterOut(NamedTuple):
     """Load-balancing loss over the global batch; 1 at perfect balance."""
     sequence: Float[Array, ""]
     """The same within each row, averaged over rows that have tokens."""
+    margins: Float[Array, "B L E"] | None
+    """`s - alpha`, of which beta is a quantile; for a quantile over more than this batch."""
 
 
 class Router(nnx.Module):
@@ -62,6 +64,7 @@ class Router(nnx.Module):
         fixed = jax.lax.stop_gradient(scores)
         best, experts = _top(fixed + bias, k + 1, mesh)
         experts, alpha = experts[..., :k], best[..., k]
+        margins = fixed - alpha[..., None]
         gates = jax.nn.sigmoid(jnp.take_along_axis(scores, experts, axis=-1))
         weights = self.config.combine_sum * gates / jnp.sum(gates, axis=-1, keepdims=True)
         auxiliary, sequence = self._balance(scores, experts, valid)
@@ -70,11 +73,12 @@ class Router(nnx.Module):
         share = jnp.exp(fixed - normalizer[..., None])
         entropy = normalizer - jnp.sum(share * fixed, axis=-1)
         return Choice(experts, weights), RouterOut(
-            next_bias=next_bias(fixed - alpha[..., None], valid, bias, k),
+            next_bias=next_bias(margins, valid, bias, k),
             entropy=jnp.sum(jnp.where(valid, entropy, 0)) / tokens,
             z=jnp.sum(jnp.where(valid, jnp.square(normalizer), 0)) / tokens,
             auxiliary=auxiliary,
             sequence=sequence,
+            margins=margins,
         )
 
     def _balance(

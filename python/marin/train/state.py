@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from marin.model import (
+    Batch,
     Hero,
     HeroConfig,
     RouterBias,
@@ -18,6 +19,7 @@ from marin.model import (
     create,
     optimizer_groups,
     parameter_specs,
+    row_spec,
 )
 from marin.train.optimizer import hero_optimizer
 
@@ -54,6 +56,17 @@ class Trainee(NamedTuple):
         state = nnx.State({"router_bias": RouterBias(router_bias)})
         model: Hero = nnx.merge(self.graph, parameters, state)
         return model
+
+    def batch_layout(self, rows: int, seq_len: int) -> Batch:
+        """A batch of `jax.ShapeDtypeStruct`, its rows spread over the mesh."""
+        sharding = NamedSharding(self.mesh, row_spec(2))
+        integers: Any
+        flags: Any
+        integers, flags = (
+            jax.ShapeDtypeStruct((rows, seq_len), dtype, sharding=sharding)
+            for dtype in (jnp.int32, jnp.bool_)
+        )
+        return Batch(integers, integers, integers, flags)
 
     def initial(self, seed: int) -> TrainState:
         """Fresh weights and moments, laid out; the values do not depend on the mesh."""

@@ -1,7 +1,8 @@
 """One training step: gradients of the global batch, the optimizer, and what is logged of both.
 
 The batch may be cut into M microbatches whose gradients are summed with the weight of their valid
-tokens, so a microbatch of 3 tokens and one of 300 give the gradient of the joint batch.
+tokens, so a microbatch of 3 tokens and one of 300 give the gradient of the joint batch. The next
+router bias is the exact quantile over all of them, not a mean of theirs.
 """
 
 from collections.abc import Callable
@@ -13,9 +14,10 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from marin.model import Batch, LossAux, row_spec
+from marin.model.router import next_bias
 from marin.train.curriculum import StepPlan
 from marin.train.optimizer import Hyper, group_norms
 from marin.train.state import Trainee, TrainState
@@ -66,13 +68,9 @@ def compile_step(
     """
     whole = NamedSharding(trainee.mesh, P())
 
-    def struct(dtype: Any, *shape: int) -> Any:
-        sharding = NamedSharding(trainee.mesh, row_spec(len(shape)))
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-
-    integers = struct(jnp.int32, rows, seq_len)
-    batch = Batch(integers, integers, integers, struct(jnp.bool_, rows, seq_len))
-    row_cells = struct(jnp.int32, rows)
+    batch = trainee.batch_layout(rows, seq_len)
+    by_row = NamedSharding(trainee.mesh, row_spec(1))
+    row_cells = jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=by_row)
     constants = jax.ShapeDtypeStruct((5,), jnp.float32, sharding=whole)
 
     def step(
@@ -128,37 +126,63 @@ def batch_gradients(
     microbatches: int,
 ) -> tuple[Float[Array, ""], Any, LossAux]:
     """Loss, gradients and report of the joint batch."""
+    several = microbatches > 1
 
     def weighted_loss(parameters: Any, part: Batch, total: Array) -> tuple[Array, LossAux]:
         model = trainee.model(parameters, state.router_bias)
-        loss, aux = model.loss(part, mesh=trainee.mesh, qk_scale=qk_scale)
+        loss, aux = model.loss(part, mesh=trainee.mesh, qk_scale=qk_scale, keep_margins=several)
         weight = aux.tokens.astype(jnp.float32) / total
         return loss * weight, _weigh(aux, weight)
 
     gradient = jax.value_and_grad(weighted_loss, has_aux=True)
     total = jnp.maximum(jnp.sum(batch.loss_mask), 1).astype(jnp.float32)
-    if microbatches == 1:
+    if not several:
         (loss, aux), gradients = gradient(state.parameters, batch, total)
         return loss, gradients, aux
 
     parts = jax.tree.map(lambda x: _split_rows(x, microbatches, trainee), batch)
 
-    def accumulate(carry: Any, part: Batch) -> tuple[Any, None]:
+    def accumulate(carry: Any, part: Batch) -> tuple[Any, Array]:
         (loss, aux), gradients = gradient(state.parameters, part, total)
-        return jax.tree.map(jnp.add, carry, (loss, gradients, aux)), None
+        summed = (loss, gradients, aux._replace(margins=None))
+        return jax.tree.map(jnp.add, carry, summed), aux.margins
 
     first = jax.tree.map(lambda x: x[0], parts)
     rest = jax.tree.map(lambda x: x[1:], parts)
     (loss, aux), gradients = gradient(state.parameters, first, total)
-    (loss, gradients, aux), _ = jax.lax.scan(accumulate, (loss, gradients, aux), rest)
-    return loss, gradients, aux
+    begun = (loss, gradients, aux._replace(margins=None))
+    (loss, gradients, summed), margins = jax.lax.scan(accumulate, begun, rest)
+    margins = jnp.concatenate([aux.margins[None], margins])
+    bias = _joint_bias(margins, parts.segment_ids > 0, state.router_bias, trainee.config.top_k)
+    return loss, gradients, summed._replace(next_router_bias=bias)
+
+
+def _joint_bias(
+    margins: Float[Array, "M N B L E"],
+    valid: Bool[Array, "M B L"],
+    bias: Float[Array, "N E"],
+    top_k: int,
+) -> Float[Array, "N E"]:
+    """The next router bias of every layer over the tokens of all microbatches."""
+
+    def of_layer(layer: tuple[Array, Array]) -> Array:
+        values, old = layer
+        length, experts = values.shape[-2:]
+        rows = values.reshape(-1, length, experts)
+        return next_bias(rows, valid.reshape(-1, length), old, top_k)
+
+    found: Array = jax.lax.map(of_layer, (jnp.moveaxis(margins, 1, 0), bias))
+    return found
 
 
 def _weigh(aux: LossAux, weight: Float[Array, ""]) -> LossAux:
     """Means times the weight of their microbatch; counts as they are: both can then be summed."""
-    counts = {"tokens": aux.tokens, "row_tokens": aux.row_tokens, "dispatch": aux.dispatch}
-    weighed = jax.tree.map(lambda x: x * weight, aux)
-    whole: LossAux = weighed._replace(row_ce=aux.row_ce, **counts)
+    kept = {
+        name: getattr(aux, name)
+        for name in ("tokens", "row_tokens", "dispatch", "row_ce", "margins")
+    }
+    weighed = jax.tree.map(lambda x: x * weight, aux._replace(margins=None))
+    whole: LossAux = weighed._replace(**kept)
     return whole
 
 
