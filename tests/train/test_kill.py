@@ -1,5 +1,6 @@
 """A run that is killed with SIGKILL, inside saves too, ends as one that never was."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,37 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.training import DROPPING
 
 from marin.train.checkpoint import complete_steps, read_state
 from marin.train.metrics import read_metrics
 
-CHILD = """
-import sys
-from pathlib import Path
-from support.training import fake_source, tiny_model
-from marin.engine import Silent
-from marin.train.config import CheckpointConfig, LogConfig, MeshShape, TrainConfig
-from marin.train.curriculum import Segment
-from marin.train.run import train
-from marin.train.run_directory import RunDirectory
-
-run = Path(sys.argv[1])
-config = TrainConfig(shards=Path("none"), run=run, model=tiny_model(), mesh=MeshShape(expert=2),
-    checkpoint=CheckpointConfig(every=2, keep=2), log=LogConfig(wandb=False))
-train(config, fake_source((Segment(30, 4, 32, "main"),)), RunDirectory(run), progress=Silent())
-"""
+CHILD = Path(__file__).parents[1] / "support" / "train_child.py"
 
 
-def start(run: Path, compiled: Path) -> "subprocess.Popen[bytes]":
-    run.mkdir(exist_ok=True)
-    environment = dict(
-        os.environ,
-        JAX_COMPILATION_CACHE_DIR=str(compiled),
-        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0.2",
-        PYTHONPATH=os.pathsep.join(sys.path),
-        XLA_FLAGS="",
+def start(*runs: Path) -> "subprocess.Popen[bytes]":
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    order = json.dumps(
+        {"runs": [str(run) for run in runs], "steps": 16, "every": 2, "model": DROPPING}
     )
-    return subprocess.Popen([sys.executable, "-c", CHILD, str(run)], env=environment)
+    return subprocess.Popen([sys.executable, str(CHILD), order], env=environment)
 
 
 def kill_when(child: "subprocess.Popen[bytes]", moment: Callable[[], bool]) -> None:
@@ -63,20 +47,18 @@ def is_saving(run: Path, after: int) -> bool:
     )
 
 
-@pytest.mark.timeout(900)
-def test_killed_at_steps_and_inside_saves_a_run_ends_with_the_same_bits(
-    tmp_path: Path, compiled_steps: Path
-) -> None:
+@pytest.mark.timeout(600)
+def test_killed_at_steps_and_inside_saves_a_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    assert start(straight, compiled_steps).wait() == 0
     for moment in (
-        lambda: is_saving(killed, 8),
-        lambda: lines(killed) >= 19,
+        lambda: is_saving(killed, 4),
+        lambda: lines(killed) >= 11,
     ):
-        kill_when(start(killed, compiled_steps), moment)
+        kill_when(start(killed), moment)
         for step in complete_steps(killed / "checkpoints"):
             read_state(killed / "checkpoints", step)
-    assert start(killed, compiled_steps).wait() == 0
+    assert start(killed, straight).wait() == 0
     one, other = (read_metrics(run / "metrics.jsonl") for run in (straight, killed))
     kept = ("step", "first_row", "next_row", "loss", "grad_norm", "update_norm", "cells")
+    assert len(one) == 16
     assert [[r.get(k) for k in kept] for r in one] == [[r.get(k) for k in kept] for r in other]

@@ -18,6 +18,7 @@ from marin.train.config import MeshShape, TrainConfig
 from marin.train.curriculum import Curriculum
 from marin.train.metrics import MetricsLog
 from marin.train.operations import branch, remix, shorten
+from marin.train.run import resume
 from marin.train.run_directory import RunDirectory
 from marin.train.source import Source, open_source
 from marin.train.telemetry import cursor_of
@@ -155,3 +156,27 @@ def test_another_mixture_holds_from_the_newest_checkpoint_on(run: Path) -> None:
         np.testing.assert_array_equal(source.read(step).cells, old_source.read(step).cells)
     later = np.concatenate([source.read(step).cells for step in range(20, new.steps)])
     assert {source.cells[cell] for cell in later} == {"c00q0"}
+
+
+def test_a_damaged_newest_checkpoint_is_refused_and_the_one_before_offered(run: Path) -> None:
+    state = run / "checkpoints" / "step-00000020" / "state.json"
+    state.write_bytes(state.read_bytes().replace(b"20", b"21", 1))
+    with pytest.raises(MarinError, match=r"state\.json.*go on from the one before with --at 10"):
+        resume(run)
+    with pytest.raises(
+        MarinError, match=r"no complete checkpoint of step 15; there are \[10, 20\]"
+    ):
+        resume(run, at=15)
+
+
+def test_targets_are_what_the_rows_of_the_plan_follow(run: Path) -> None:
+    source, curriculum = opened(run)
+    counts = np.zeros(len(source.cells))
+    for step in range(curriculum.steps):
+        plan = curriculum.at(step)
+        cells = source.read(step).cells
+        counts += np.bincount(cells, minlength=len(source.cells)) * plan.segment.seq_len
+        targets = source.targets(plan.first_row + plan.segment.batch_size)
+        assert targets.sum() == pytest.approx(plan.tokens_after)
+        # A cell is at most a row away in each of the two stages of row length.
+        assert np.abs(counts - targets).max() <= 64 + 128

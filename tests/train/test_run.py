@@ -6,38 +6,49 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
-from support.training import fake_source, tiny_model
+from support.training import DROPPING, fake_source, tiny_model, write_held_out
 
+from marin.dispatch import Local
 from marin.engine import Silent
 from marin.errors import MarinError
-from marin.train.config import CheckpointConfig, LogConfig, MeshShape, TrainConfig
+from marin.model import Batch, make_mesh
+from marin.train.checkpoint import Checkpoints
+from marin.train.config import CheckpointConfig, EvaluationConfig, LogConfig, MeshShape, TrainConfig
 from marin.train.curriculum import Segment
+from marin.train.evaluation import held_out_rows
 from marin.train.metrics import read_metrics
 from marin.train.rates import compute_scaled_rates
 from marin.train.run import RunResult, train
 from marin.train.run_directory import RunDirectory
+from marin.train.state import fill_named, named_arrays, take_apart
 
 SEGMENTS = (Segment(6, 8, 32, "main"), Segment(4, 4, 64, "anneal"))
-TIMES = ("time/", "tokens_per_second")
+TIMES = ("time/", "tokens_per_second", "flops_per_second", "mfu")
 
 
 def config(run: Path, **changes: object) -> TrainConfig:
     base = TrainConfig(
         shards=Path("none"),
         run=run,
-        model=tiny_model(),
+        model=tiny_model(**DROPPING),
         mesh=MeshShape(expert=4),
         checkpoint=CheckpointConfig(every=3, keep=2),
-        log=LogConfig(wandb=False, detail_every=2),
+        evaluation=EvaluationConfig(times=2),
+        log=LogConfig(wandb=False, detail_every=2, peak_flops=1e9),
     )
     return replace(base, **changes)
 
 
 def go(run: Path, **changes: object) -> RunResult:
+    """Trains in `run`; the held-out documents lie beside it."""
     run.mkdir(exist_ok=True)
-    wanted = config(run, **changes)
-    return train(wanted, fake_source(SEGMENTS), RunDirectory(run), progress=Silent())
+    if not (run.parent / "validation").exists():
+        write_held_out(run.parent)
+    source = fake_source(SEGMENTS, run.parent)
+    return train(config(run, **changes), source, RunDirectory(run), progress=Silent())
 
 
 def without_times(path: Path) -> list[dict[str, object]]:
@@ -62,6 +73,8 @@ def test_a_run_follows_its_plan_and_learns(straight: RunResult) -> None:
     peak = compute_scaled_rates(10 * 256, 32, 256)
     assert records[-1]["lr/muonh"] == pytest.approx(0.05 * peak.muonh)
     assert records[-1]["lr/adam"] == pytest.approx(0.05 * peak.adam)
+    assert records[-1]["mfu"] == pytest.approx(records[-1]["flops_per_second"] / 4e9)
+    assert sum(records[-1]["cells_target"].values()) == pytest.approx(10 * 8 * 32, abs=1)
     assert sum(records[-1]["cells"].values()) == records[-1]["tokens"] == 10 * 8 * 32
     assert all(math.isfinite(r["loss"]) and r["grad_norm"] > 0 for r in records)
     assert records[-1]["loss"] < records[0]["loss"]
@@ -69,11 +82,41 @@ def test_a_run_follows_its_plan_and_learns(straight: RunResult) -> None:
         assert sum(layer) == pytest.approx(1, abs=1e-4)
 
 
+def test_evaluations_are_of_the_next_steps_weights_and_bias(straight: RunResult) -> None:
+    """Against the model of the last checkpoint, on one device."""
+    rows = held_out_rows(straight.run.parent, 32, 10_000, None)
+    assert rows is not None
+    mesh = make_mesh(devices=jax.devices()[:1])
+    trainee = take_apart(config(straight.run).model, mesh)
+    checkpoints = Checkpoints(straight.run / "checkpoints", keep=2)
+    state = fill_named(trainee.layout, checkpoints.restore(10, named_arrays(trainee.layout)))
+    checkpoints.close()
+    model = trainee.model(state.parameters, state.router_bias)
+    batch = Batch(rows.tokens, rows.segment_ids, rows.positions, rows.loss_mask)
+    scale = 1 + 0.1 * math.log(2)
+    evaluate = jax.jit(lambda b: model.loss(b, mesh=mesh, qk_scale=scale, transport=Local())[1])
+    aux = evaluate(batch)
+    nats, predicted = np.asarray(aux.row_ce), np.asarray(aux.row_tokens)
+    parts = [rows.domain == index for index in range(len(rows.names))]
+    by_domain = [nats[part].sum() / predicted[part].sum() for part in parts]
+
+    records = read_metrics(straight.metrics)
+    assert [r["step"] for r in records if "eval/loss_micro" in r] == [4, 9]
+    last = records[-1]
+    found = [last[f"eval/dropless/{key}"] for key in ("loss_micro", "loss_macro", "loss/c00")]
+    expected = [nats.sum() / predicted.sum(), np.mean(by_domain), by_domain[0]]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert last["eval/loss_micro"] != last["eval/dropless/loss_micro"]
+    assert last["eval/drop_fraction"] > 0
+    assert records[4]["eval/loss_micro"] != last["eval/loss_micro"]
+
+
 def test_a_run_in_two_parts_equals_one_to_the_last_bit(straight: RunResult, tmp_path: Path) -> None:
     run = tmp_path / "parts"
     first = go(run, stop_at=4)
     assert (first.complete, first.steps) == (False, 4)
-    second = go(run)
+    second = go(run, profile=1)
+    assert list((run / "profile").rglob("*.xplane.pb"))
     assert second.final_loss == straight.final_loss
     assert without_times(second.metrics) == without_times(straight.metrics)
 
@@ -88,8 +131,9 @@ def test_a_directory_of_another_run_is_refused_by_the_key_that_differs(tmp_path:
     directory = RunDirectory(tmp_path)
     directory.claim(config(tmp_path))
     directory.claim(config(tmp_path, log=LogConfig(wandb=True), stop_at=3))
-    with pytest.raises(MarinError, match=r"another mesh\.expert \(4, here 2\)"):
-        directory.claim(config(tmp_path, mesh=MeshShape(expert=2)))
+    directory.claim(config(tmp_path, mesh=MeshShape(expert=2), model=tiny_model(transport="ring")))
+    with pytest.raises(MarinError, match=r"another model\.layers \(2, here 3\)"):
+        directory.claim(config(tmp_path, model=tiny_model(layers=3)))
 
 
 def test_two_processes_cannot_train_the_same_run(tmp_path: Path) -> None:

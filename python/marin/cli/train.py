@@ -11,6 +11,7 @@ from marin.cli.output import print_json, progress_for
 
 if TYPE_CHECKING:
     from marin.train import Revised, RunResult
+    from marin.train.processes import Processes
 
 
 class _ConfigOrCommand(TyperGroup):
@@ -27,23 +28,44 @@ app = typer.Typer(
     cls=_ConfigOrCommand, no_args_is_help=True, help="Train a model: CONFIG starts or goes on."
 )
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a value, e.g. mesh.expert=4."),
+]
+Profile = Annotated[
+    int | None, typer.Option(min=1, metavar="STEPS", help="Trace so many steps into RUN/profile.")
+]
+Coordinator = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Of the first process, for a run of several."),
+]
+Count = Annotated[int | None, typer.Option("--processes", help="Processes of the run.")]
+Index = Annotated[int | None, typer.Option("--process", help="This process, from 0.")]
+Distributed = Annotated[
+    bool, typer.Option("--distributed", help="One of several processes, as the cluster says.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
 @app.command()
 def start(
     config: Annotated[Path, typer.Argument(help="Configuration (TOML).")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Replace a value, e.g. mesh.expert=4."),
-    ] = None,
+    settings: Settings = None,
+    profile: Profile = None,
+    coordinator: Coordinator = None,
+    processes: Count = None,
+    process: Index = None,
+    distributed: Distributed = False,
     json_output: Json = False,
 ) -> None:
     """Train from a configuration; the same command goes on with a stopped run."""
     from marin.train import load_config, run
 
-    resolved = load_config(config, settings or ())
-    _print_result(run(resolved, progress=progress_for(json_output)), json_output)
+    resolved = load_config(config, _with_profile(settings, profile))
+    joined = _joined(coordinator, processes, process, distributed)
+    _print_result(
+        run(resolved, progress=progress_for(json_output), processes=joined), joined, json_output
+    )
 
 
 @app.command()
@@ -52,12 +74,26 @@ def resume(
     at: Annotated[
         int | None, typer.Option(help="Go on from this step's checkpoint; later ones are dropped.")
     ] = None,
+    settings: Settings = None,
+    profile: Profile = None,
+    coordinator: Coordinator = None,
+    processes: Count = None,
+    process: Index = None,
+    distributed: Distributed = False,
     json_output: Json = False,
 ) -> None:
-    """Go on with a stopped run from its newest complete checkpoint."""
+    """Go on with a stopped run from its newest complete checkpoint, on any mesh."""
     from marin.train import resume as resume_run
 
-    _print_result(resume_run(run, at=at, progress=progress_for(json_output)), json_output)
+    joined = _joined(coordinator, processes, process, distributed)
+    result = resume_run(
+        run,
+        at=at,
+        settings=_with_profile(settings, profile),
+        progress=progress_for(json_output),
+        processes=joined,
+    )
+    _print_result(result, joined, json_output)
 
 
 @app.command()
@@ -121,7 +157,26 @@ def _print_revised(changed: "Revised", json_output: bool) -> None:
     )
 
 
-def _print_result(result: "RunResult", json_output: bool) -> None:
+def _with_profile(settings: list[str] | None, profile: int | None) -> list[str]:
+    return [*(settings or []), *([] if profile is None else [f"profile={profile}"])]
+
+
+def _joined(
+    coordinator: str | None, count: int | None, index: int | None, distributed: bool
+) -> "Processes":
+    from marin.errors import MarinError
+    from marin.train.processes import ALONE, join
+
+    if coordinator is None and count is None and index is None and not distributed:
+        return ALONE
+    if not distributed and (count is None or index is None):
+        raise MarinError("--processes and --process go together; or give --distributed")
+    return join(coordinator, count, index)
+
+
+def _print_result(result: "RunResult", processes: "Processes", json_output: bool) -> None:
+    if not processes.is_first:
+        return
     if json_output:
         print_json(_plain(asdict(result)))
         return

@@ -11,7 +11,6 @@ and a killed one goes on. Training resumes from its last checkpoint to the same 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from marin.model import HeroConfig
 from marin.pipelines.workspace import workspace
 from marin.report import Page, add_training, read_metrics
 from marin.report.data import add_cells, add_duplicates, add_mixture
+from marin.train.source import target_tokens
 
 Announce = Callable[[str, Mapping[str, Any]], None]
 """Told the name and the summary of each data stage when it has ended."""
@@ -211,6 +211,7 @@ def _train(
             seed=config.seed,
             rate_scale=RATE_SCALE,
             checkpoint=train.CheckpointConfig(every=25),
+            evaluation=train.EvaluationConfig(times=0),
         ),
         progress=progress,
     )
@@ -227,21 +228,10 @@ def _report(
     add_mixture(
         page,
         cells=schedule.cells,
-        target=target_tokens(schedule),
+        target=target_tokens(schedule, schedule.rows),
         realized=realized,
         epochs={cell: realized.get(cell, 0) / sizes[cell]["tokens"] for cell in schedule.cells},
     )
     add_duplicates(page, read_manifest(removed).summary)
     add_cells(page, read_manifest(store).summary)
     return page
-
-
-def target_tokens(schedule: mixture.Schedule) -> dict[str, float]:
-    """Tokens per cell that the mixture's weights ask for over the whole run, padding included."""
-    boundaries = [stage.first_row for stage in schedule.row_stages] + [schedule.rows]
-    tokens = dict.fromkeys(schedule.cells, 0.0)
-    for stage, (first, last) in zip(schedule.row_stages, pairwise(boundaries), strict=True):
-        before, after = schedule.order.targets(first), schedule.order.targets(last)
-        for cell, a, b in zip(schedule.cells, before, after, strict=True):
-            tokens[cell] += float(b - a) * stage.seq_len
-    return tokens

@@ -1,6 +1,6 @@
 """Training runs: from packed shards and a configuration to a finished, watched, resumable run."""
 
-from marin.train.config import CheckpointConfig, LogConfig, MeshShape, TrainConfig
+from marin.train.config import CheckpointConfig, EvaluationConfig, LogConfig, MeshShape, TrainConfig
 from marin.train.curriculum import Curriculum, Segment
 from marin.train.edge import config_from, load_config
 from marin.train.metrics import read_metrics
@@ -10,6 +10,7 @@ from marin.train.run import RunResult, resume, run
 __all__ = [
     "CheckpointConfig",
     "Curriculum",
+    "EvaluationConfig",
     "LogConfig",
     "MeshShape",
     "Revised",

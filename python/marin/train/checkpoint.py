@@ -24,6 +24,7 @@ import orbax.checkpoint as ocp
 from marin.engine import read_manifest, verify_files, write_json, write_manifest
 from marin.engine.manifest import MANIFEST_NAME
 from marin.errors import MarinError
+from marin.train.processes import ALONE, Processes
 
 STATE_NAME = "state.json"
 _STAGE = "checkpoint"
@@ -36,12 +37,14 @@ class Checkpoints:
     """The checkpoints of one run, below `root`.
 
     `keep` complete ones are kept; an older one goes only after a newer one is complete. Errors of
-    a background save are raised by the next call of `save`, `check` or `close`.
+    a background save are raised by the next call of `save`, `check` or `close`. Of several
+    processes each writes the arrays it holds, and the first everything else.
     """
 
-    def __init__(self, root: Path, keep: int) -> None:
+    def __init__(self, root: Path, keep: int, processes: Processes = ALONE) -> None:
         self.root = root
         self._keep = keep
+        self._processes = processes
         # Weights barely compress, and compression would cost more time than it saves space.
         handler = ocp.PyTreeCheckpointHandler(use_compression=False)
         self._orbax = ocp.AsyncCheckpointer(handler)
@@ -56,9 +59,11 @@ class Checkpoints:
         """Starts the save of `arrays` and `state`; waits only for the save before it."""
         self.wait()
         directory = checkpoint_directory(self.root, step)
-        if directory.exists():
-            _remove(directory)
-        directory.mkdir(parents=True)
+        if self._processes.is_first:
+            if directory.exists():
+                _remove(directory)
+            directory.mkdir(parents=True)
+        self._processes.wait(f"checkpoint {step}")
         self._orbax.save(directory / "arrays", args=ocp.args.PyTreeSave(dict(arrays)))
         self._pending = self._finisher.submit(self._finish, step, dict(state))
 
@@ -81,6 +86,8 @@ class Checkpoints:
 
     def sweep(self, after: int) -> None:
         """Removes unfinished saves, and every checkpoint past step `after`."""
+        if not self._processes.is_first:
+            return
         for directory in _directories(self.root).values():
             if not (directory / MANIFEST_NAME).is_file():
                 _remove(directory)
@@ -107,7 +114,9 @@ class Checkpoints:
         return dict(restored)
 
     def _finish(self, step: int, state: dict[str, Any]) -> None:
-        self._orbax.wait_until_finished()
+        self._orbax.wait_until_finished()  # of all processes
+        if not self._processes.is_first:
+            return
         directory = checkpoint_directory(self.root, step)
         write_json(directory / STATE_NAME, {**state, "step": step})
         files = [path for path in directory.rglob("*") if path.is_file()]

@@ -1,9 +1,10 @@
 """Compiled steps for every row length of a run, made before they are needed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
@@ -12,14 +13,22 @@ from marin.train.curriculum import Curriculum, Segment
 from marin.train.state import Trainee
 from marin.train.step import CompiledStep, compile_step
 
+T = TypeVar("T")
 Shape = tuple[int, int]
 
 
 class StepCompiler:
     """One compiled step per shape of batch; the next shapes compile while the first one trains."""
 
-    def __init__(self, futures: dict[Shape, Future[CompiledStep]]) -> None:
+    def __init__(
+        self, futures: dict[Shape, Future[CompiledStep]], pool: ThreadPoolExecutor
+    ) -> None:
         self._futures = futures
+        self._pool = pool
+
+    def later(self, compile_other: Callable[[], T]) -> "Future[T]":
+        """Compiles something else when the steps are ready."""
+        return self._pool.submit(compile_other)
 
     def is_ready(self, segment: Segment) -> bool:
         return self._futures[_shape(segment)].done()
@@ -53,12 +62,11 @@ def compile_ahead(
     shapes = dict.fromkeys(_shape(segment) for segment in curriculum.segments_of(steps))
     pool = ThreadPoolExecutor(1, thread_name_prefix="compile")
     try:
-        yield StepCompiler(
-            {
-                shape: pool.submit(compile_step, trainee, *shape, cells, microbatches)
-                for shape in shapes
-            }
-        )
+        futures = {
+            shape: pool.submit(compile_step, trainee, *shape, cells, microbatches)
+            for shape in shapes
+        }
+        yield StepCompiler(futures, pool)
     finally:
         pool.shutdown(cancel_futures=True)
 

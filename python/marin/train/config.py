@@ -41,14 +41,33 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class EvaluationConfig:
+    """The run is evaluated `times` times, evenly, the last time at its end; 0 for never.
+
+    `tokens` limits the held-out tokens of each domain. `tokenizer` is the `tokenizer.json` that
+    made them, for bits per byte; by default it is looked for beside the store.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _STRICT_KEYS
+
+    times: int = 20
+    tokens: int = 65_536
+    tokenizer: Path | None = None
+
+
+@dataclass(frozen=True)
 class LogConfig:
-    """`detail_every`: steps between lines that also hold expert loads and tokens per cell."""
+    """`detail_every`: steps between lines that also hold expert loads and tokens per cell.
+
+    `peak_flops` of one device, for MFU; known by itself for usual accelerators.
+    """
 
     __pydantic_config__: ClassVar[dict[str, str]] = _STRICT_KEYS
 
     wandb: bool = True
     project: str = "marin"
     detail_every: int = 10
+    peak_flops: float | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +93,7 @@ class TrainConfig:
 
     `rate_scale` multiplies the compute-scaled learning rates. `microbatches` are accumulated to one
     batch. `stop_at` ends the process after that many steps of the curriculum without changing it.
+    The first `profile` steps after the first two of a process are traced into `RUN/profile`.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = _STRICT_KEYS
@@ -87,9 +107,11 @@ class TrainConfig:
     qk_extension: float = QK_EXTENSION
     microbatches: int = 1
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     log: LogConfig = field(default_factory=LogConfig)
     watch: WatchConfig = field(default_factory=WatchConfig)
     stop_at: int | None = None
+    profile: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in _whole_numbers(self):
@@ -97,6 +119,10 @@ class TrainConfig:
                 raise MarinError(f"{name} = {value}: expected a whole number of 1 or more")
         if not self.rate_scale > 0:
             raise MarinError(f"rate_scale = {self.rate_scale}: expected a number above 0")
+        if self.evaluation.times < 0:
+            raise MarinError(f"evaluation.times = {self.evaluation.times}: expected 0 or more")
+        if self.log.peak_flops is not None and not self.log.peak_flops > 0:
+            raise MarinError(f"log.peak_flops = {self.log.peak_flops}: expected a number above 0")
 
         for rule in self.watch.stop_on:
             if rule not in RULES:
@@ -117,8 +143,11 @@ def _whole_numbers(config: TrainConfig) -> Iterator[tuple[str, int]]:
     yield "checkpoint.every", config.checkpoint.every
     yield "checkpoint.keep", config.checkpoint.keep
     yield "log.detail_every", config.log.detail_every
+    yield "evaluation.tokens", config.evaluation.tokens
     if config.stop_at is not None:
         yield "stop_at", config.stop_at
+    if config.profile is not None:
+        yield "profile", config.profile
 
 
 def _plain(value: Any) -> Any:

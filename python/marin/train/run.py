@@ -5,26 +5,32 @@ stopped.
 """
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jax.sharding import Mesh
+
 from marin.engine import Progress, Silent
 from marin.errors import MarinError
 from marin.model import make_mesh
+from marin.model.count import train_flops_per_token
 from marin.train.checkpoint import Checkpoints, checkpoint_directory, complete_steps, read_state
 from marin.train.compiler import compile_ahead, compiled_in
 from marin.train.config import TrainConfig
 from marin.train.curriculum import Curriculum
 from marin.train.data import feed
-from marin.train.devices import ensure_devices
+from marin.train.devices import ensure_devices, peak_flops
+from marin.train.evaluation import evaluation_of
 from marin.train.loop import Loop
 from marin.train.metrics import MetricsLog, read_metrics
+from marin.train.processes import ALONE, Processes
 from marin.train.run_directory import RunDirectory
 from marin.train.source import Source, first_leg, open_source
 from marin.train.state import fill_named, named_arrays, take_apart
-from marin.train.telemetry import cursor_of
+from marin.train.telemetry import Cost, cursor_of
 from marin.train.unigram import unigram_loss
 from marin.train.wandb_mirror import WandbMirror
 
@@ -46,34 +52,59 @@ class RunResult:
     checkpoint: Path
 
 
-def run(config: TrainConfig, *, progress: Progress | None = None) -> RunResult:
+def run(
+    config: TrainConfig,
+    *,
+    progress: Progress | None = None,
+    processes: Processes = ALONE,
+) -> RunResult:
     """Trains on the shards of `config`; its run directory keeps everything.
 
     A directory that holds a run of the same configuration is gone on with, or returned as it is
-    when complete.
+    when complete. Every one of the run's `processes` calls this.
 
     Raises:
       MarinError: the directory holds another run or is in use; shards, mesh or batch do not fit;
         the newest checkpoint is damaged.
     """
     first_leg(config.shards)  # unreadable shards leave no run directory behind
-    config.run.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(config.run)
-    with directory.locked():
-        directory.claim(config)
-        source = open_source(directory.legs(config))
-        return train(config, source, directory, progress=progress or Silent())
+    with ExitStack() as stack:
+        processes.from_first(lambda: directory.open(config, stack))
+        return _train(config, directory, None, progress, processes)
 
 
-def resume(path: Path, *, at: int | None = None, progress: Progress | None = None) -> RunResult:
+def resume(
+    path: Path,
+    *,
+    at: int | None = None,
+    settings: Sequence[str] = (),
+    progress: Progress | None = None,
+    processes: Processes = ALONE,
+) -> RunResult:
     """Goes on with the run in `path` from its newest checkpoint, or from the one of step `at`; what
     came after that one is dropped.
+
+    `settings` (`key=value`) change what may change on the way: the mesh, the transport, what is
+    logged, watched and kept.
     """
     directory = RunDirectory(path)
-    config = directory.config()
-    with directory.locked():
-        source = open_source(directory.legs(config))
-        return train(config, source, directory, at=at, progress=progress or Silent())
+    config = directory.config(settings)
+    with ExitStack() as stack:
+        processes.from_first(lambda: directory.open(config, stack))
+        return _train(config, directory, at, progress, processes)
+
+
+def _train(
+    config: TrainConfig,
+    directory: RunDirectory,
+    at: int | None,
+    progress: Progress | None,
+    processes: Processes,
+) -> RunResult:
+    source = open_source(directory.legs(config), process=processes.index, processes=processes.count)
+    shown = progress if progress is not None and processes.is_first else Silent()
+    return train(config, source, directory, at=at, progress=shown, processes=processes)
 
 
 def train(
@@ -83,14 +114,22 @@ def train(
     *,
     at: int | None = None,
     progress: Progress,
+    processes: Processes = ALONE,
 ) -> RunResult:
     """The steps of a run that are left; the directory is locked and this configuration's."""
+    if processes.count > 1:
+        ensure_devices(config.mesh.devices, processes.count)
+
+    def prepare() -> tuple[int, dict[str, Any]]:
+        curriculum = directory.curriculum(config, source)
+        return _saved_state(directory.checkpoints, at, curriculum, source)
+
+    start, saved = processes.from_first(prepare)
     curriculum = directory.curriculum(config, source)
-    start, saved = _saved_state(directory.checkpoints, at, curriculum, source)
     steps = range(start, min(curriculum.steps, config.stop_at or curriculum.steps))
     if not steps:
         return _result(directory, curriculum)
-    ensure_devices(config.mesh.devices)
+    ensure_devices(config.mesh.devices, processes.count)
     mesh = make_mesh(**vars(config.mesh))
     _check_batches(curriculum, config)
     trainee = take_apart(config.model, mesh)
@@ -99,15 +138,18 @@ def train(
         compiler = stack.enter_context(
             compile_ahead(trainee, curriculum, steps, len(source.cells), config.microbatches)
         )
-        checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep)
+        checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep, processes)
         stack.callback(checkpoints.close)
         checkpoints.sweep(after=start)
-        log = MetricsLog(directory.metrics, saved.get("metrics_bytes", 0))
-        stack.callback(log.close)
-        if config.log.wandb:
-            mirror = WandbMirror(directory.path, _wandb_settings(config, directory))
-            stack.callback(mirror.close)
+        log = None
+        if processes.is_first:
+            log = MetricsLog(directory.metrics, saved.get("metrics_bytes", 0))
+            stack.callback(log.close)
+            if config.log.wandb:
+                mirror = WandbMirror(directory.path, _wandb_settings(config, directory))
+                stack.callback(mirror.close)
         batches = stack.enter_context(feed(source.read, steps, mesh))
+        evaluator = evaluation_of(config, source, trainee, curriculum, compiler, processes)
         if start:
             arrays = checkpoints.restore(start, named_arrays(trainee.layout))
             state = fill_named(trainee.layout, arrays)
@@ -115,12 +157,25 @@ def train(
             state = trainee.initial(config.seed)
         if "unigram_loss" not in saved:
             # While the step compiles.
-            saved["unigram_loss"] = unigram_loss(source.read, curriculum.steps, config.model.vocab)
-        loop = Loop(config, source, curriculum, checkpoints, log, saved)
+            saved["unigram_loss"] = processes.from_first(
+                lambda: unigram_loss(source.read_whole, curriculum.steps, config.model.vocab)
+            )
+        cost = _cost(config, curriculum, mesh)
+        loop = Loop(config, source, curriculum, checkpoints, evaluator, cost, log, saved)
         task = stack.enter_context(progress.task("Train", total=curriculum.steps))
         task.advance(start)
         loop.go(steps, state, batches, compiler, task.advance)
+    processes.wait("the run's end")
     return _result(directory, curriculum)
+
+
+def _cost(config: TrainConfig, curriculum: Curriculum, mesh: Mesh) -> Cost:
+    lengths = {segment.seq_len for segment in curriculum.segments}
+    peak = config.log.peak_flops or peak_flops(mesh.devices.flat[0])
+    return Cost(
+        {length: train_flops_per_token(config.model, length) for length in lengths},
+        None if peak is None else peak * mesh.size,
+    )
 
 
 def _saved_state(
@@ -168,7 +223,8 @@ def _wandb_settings(config: TrainConfig, directory: RunDirectory) -> dict[str, A
         "name": path.name,
         "group": path.parent.name,
         "project": config.log.project,
-        "config": config.to_dict(),
+        # With the plan, what W&B keeps of a run is a rung of a ladder by itself.
+        "config": config.to_dict() | {"plan": directory.plan()},
     }
 
 

@@ -2,8 +2,8 @@
 
 import fcntl
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,14 @@ from marin.train.source import Leg, Source, first_leg
 PLAN_NAME = "plan.json"
 _LOCK_NAME = ".lock"
 
-# What may change from one start of a run to the next: it decides nothing that is computed.
-_FREE = ("log", "checkpoint", "watch", "stop_at", "run")
+# What may change from one start of a run to the next. Most of it decides nothing that is computed;
+# where and how it is computed changes rounding, and a transport which assignments are dropped.
+_FREE = frozenset(
+    {"log", "checkpoint", "watch", "evaluation", "stop_at", "profile", "run", "mesh"}
+    | {"microbatches", "model.remat", "model.attention", "model.cross_entropy_block"}
+    | {"model.transport", "model.waves", "model.drop_policy", "model.stripe"}
+    | {"model.transport_capacity", "model.receiver_capacity"}
+)
 
 
 class RunDirectory:
@@ -42,12 +48,18 @@ class RunDirectory:
                 raise MarinError(f"{self.path}: another process trains this run") from None
             yield
 
-    def config(self) -> TrainConfig:
-        """The configuration the run was started with."""
+    def config(self, settings: Sequence[str] = ()) -> TrainConfig:
+        """The configuration the run was started with, changed by `settings` (`key=value`)."""
         path = self.path / CONFIG_NAME
         if not path.is_file():
             raise MarinError(f"{self.path}: no {CONFIG_NAME}, so it is not a run's directory")
-        return replace(load_config(path), run=self.path)
+        return replace(load_config(path, settings), run=self.path)
+
+    def open(self, config: TrainConfig, stack: ExitStack) -> None:
+        """Makes the directory this configuration's and holds it until the end of `stack`."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(self.locked())
+        self.claim(config)
 
     def claim(self, config: TrainConfig) -> None:
         """Makes the directory this configuration's; it may be already."""
@@ -64,7 +76,7 @@ class RunDirectory:
         """Where the run reads from, by its plan or, before it has one, by its configuration."""
         if not self._plan.is_file():
             return (first_leg(config.shards),)
-        return tuple(Leg.from_json(leg) for leg in json.loads(self._plan.read_text())["legs"])
+        return tuple(Leg.from_json(leg) for leg in self.plan()["legs"])
 
     def curriculum(self, config: TrainConfig, source: Source) -> Curriculum:
         """The curriculum of the run, made from the source if there is none yet."""
@@ -76,7 +88,12 @@ class RunDirectory:
                 qk_extension=config.qk_extension,
             )
             self.write_plan(curriculum, source)
-        return Curriculum.from_json(json.loads(self._plan.read_text())["curriculum"])
+        return Curriculum.from_json(self.plan()["curriculum"])
+
+    def plan(self) -> dict[str, Any]:
+        """The content of `plan.json`."""
+        plan: dict[str, Any] = json.loads(self._plan.read_text())
+        return plan
 
     def write_plan(self, curriculum: Curriculum, source: Source) -> None:
         """Replaces `plan.json`."""
@@ -87,6 +104,7 @@ class RunDirectory:
                 "legs": [leg.to_json() for leg in source.legs],
                 "cells": list(source.cells),
                 "schedule": dict(source.schedule),
+                "tokenizer": source.tokenizer,
             },
         )
 
@@ -95,9 +113,11 @@ def _first_difference(old: dict[str, Any], new: dict[str, Any], prefix: str = ""
     """The dotted name of the first value that differs, apart from those that are free."""
     for key in sorted(old.keys() | new.keys()):
         one, other = old.get(key), new.get(key)
-        if one == other or (not prefix and key in _FREE):
+        if one == other or f"{prefix}{key}" in _FREE:
             continue
-        if isinstance(one, dict) and isinstance(other, dict):
-            return _first_difference(one, other, f"{prefix}{key}.")
-        return f"{prefix}{key} ({one!r}, here {other!r})"
+        if not (isinstance(one, dict) and isinstance(other, dict)):
+            return f"{prefix}{key} ({one!r}, here {other!r})"
+        inner = _first_difference(one, other, f"{prefix}{key}.")
+        if inner is not None:
+            return inner
     return None

@@ -8,6 +8,7 @@ plan.
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +41,22 @@ class Leg:
 class Source:
     """Batches by step, and the plan they follow.
 
-    `read(step)` gives this process's rows of the batch of a step; `cells` are the names that a
-    batch's `cells` index; `segments` are those of the newest plan, past included; `schedule` is
-    that plan's, as JSON.
+    `read(step)` gives this process's rows of the batch of a step, `read_whole(step)` all of them;
+    `cells` are the names that a batch's `cells` index; `segments` are those of the newest plan,
+    past included; `schedule` is that plan's, as JSON; `tokenizer` is the content hash of what made
+    its tokens, `store` where they lie. `targets(rows)` are the positions per cell that the mixture
+    asks for in the first rows of the run, in the order of `cells`.
     """
 
     segments: tuple[Segment, ...]
     read: Callable[[int], Batch]
+    read_whole: Callable[[int], Batch]
     cells: tuple[str, ...]
     legs: tuple[Leg, ...]
     schedule: Mapping[str, Any]
+    tokenizer: str
+    store: Path
+    targets: Callable[[int], np.ndarray]
 
     def fingerprint_before(self, step: int) -> str:
         """The plan of the last rows that a run has read before `step`."""
@@ -67,7 +74,7 @@ def open_source(legs: Sequence[Leg], *, process: int = 0, processes: int = 1) ->
     Raises:
       MarinError: a directory is unfinished, not one of packed shards, or of another plan.
     """
-    streams = [Stream(leg.shards, reader=(process, processes)) for leg in legs]
+    streams = [Stream(leg.shards) for leg in legs]
     for leg, stream in zip(legs, streams, strict=True):
         if stream.plan != leg.fingerprint:
             raise MarinError(
@@ -80,16 +87,49 @@ def open_source(legs: Sequence[Leg], *, process: int = 0, processes: int = 1) ->
     ]
     starts = [leg.step for leg in legs]
 
-    def read(step: int) -> Batch:
-        index = bisect_right(starts, step) - 1
-        batch = streams[index].batch(step)
-        return replace(batch, cells=numbers[index][batch.cells])
+    def reader(streams: Sequence[Stream]) -> Callable[[int], Batch]:
+        def read(step: int) -> Batch:
+            index = bisect_right(starts, step) - 1
+            batch = streams[index].batch(step)
+            return replace(batch, cells=numbers[index][batch.cells])
 
-    schedule = Schedule.from_json(read_manifest(legs[-1].shards).summary["schedule"])
+        return read
+
+    own = streams
+    if processes > 1:
+        own = [Stream(leg.shards, reader=(process, processes)) for leg in legs]
+    summary = read_manifest(legs[-1].shards).summary
+    schedule = Schedule.from_json(summary["schedule"])
     segments = tuple(
         Segment(run.steps, run.batch_size, run.seq_len, run.phase) for run in schedule.runs
     )
-    return Source(segments, read, names, tuple(legs), schedule.to_json())
+
+    def targets(rows: int) -> np.ndarray:
+        by_cell = target_tokens(schedule, rows)
+        return np.array([by_cell.get(name, 0.0) for name in names])
+
+    return Source(
+        segments=segments,
+        read=reader(own),
+        read_whole=reader(streams),
+        cells=names,
+        legs=tuple(legs),
+        schedule=schedule.to_json(),
+        tokenizer=str(summary["tokenizer"]),
+        store=Path(summary["store"]),
+        targets=targets,
+    )
+
+
+def target_tokens(schedule: Schedule, rows: int) -> dict[str, float]:
+    """Positions per cell, padding included, that the weights ask for in the first `rows` rows."""
+    boundaries = [min(stage.first_row, rows) for stage in schedule.row_stages] + [rows]
+    tokens = dict.fromkeys(schedule.cells, 0.0)
+    for stage, (first, last) in zip(schedule.row_stages, pairwise(boundaries), strict=True):
+        before, after = schedule.order.targets(first), schedule.order.targets(last)
+        for cell, a, b in zip(schedule.cells, before, after, strict=True):
+            tokens[cell] += float(b - a) * stage.seq_len
+    return tokens
 
 
 def _step(leg: Leg) -> int:

@@ -16,17 +16,27 @@ from marin.train.step import StepMetrics
 class Timings:
     """Wall-clock seconds of one step and of the parts of it that the loop waited for.
 
-    `step` runs from the end of the step before to the end of this one, without `compile`.
+    `step` runs from the end of the step before to the end of this one, without `compile` and
+    `evaluation`.
     """
 
     step: float
     data: float
     compile: float
     checkpoint: float
+    evaluation: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Training FLOPs per token by row length, and the peak FLOP/s of all devices, if known."""
+
+    flops_per_token: Mapping[int, float]
+    peak: float | None
 
 
 def step_record(
-    plan: StepPlan, first_row: int, metrics: StepMetrics, timings: Timings
+    plan: StepPlan, first_row: int, metrics: StepMetrics, timings: Timings, cost: Cost
 ) -> dict[str, Any]:
     """The scalars of a step; `metrics` holds NumPy arrays. Counts are exact: 64-bit sums.
 
@@ -42,6 +52,7 @@ def step_record(
         )
     )
     segment = plan.segment
+    speed = segment.batch_tokens / timings.step
     record: dict[str, Any] = {
         "step": plan.step,
         "tokens": plan.tokens_after,
@@ -71,8 +82,12 @@ def step_record(
         "time/data": timings.data,
         "time/compile": timings.compile,
         "time/checkpoint": timings.checkpoint,
-        "tokens_per_second": segment.batch_tokens / timings.step,
+        "time/evaluation": timings.evaluation,
+        "tokens_per_second": speed,
+        "flops_per_second": speed * cost.flops_per_token[segment.seq_len],
     }
+    if cost.peak is not None:
+        record["mfu"] = record["flops_per_second"] / cost.peak
     for kind in ("grad_norm", "update_norm", "param_norm"):
         norms = getattr(metrics, kind)
         record[kind] = _number(np.sqrt(sum(np.square(norms[group]) for group in GROUPS)))

@@ -1,0 +1,292 @@
+"""Losses on the held-out documents of a run's store, by domain.
+
+Documents of one domain are laid end to end into rows of the run's first row length, each token
+seeing its own document alone; nothing is predicted across documents or rows. Every evaluation uses
+the weights and the pending router bias that the next step of training will use, once with the
+transport that the run trains with and once with one that drops nothing.
+
+    eval/loss_micro     nats per token over all domains together
+    eval/loss_macro     the mean of the domains' losses
+    eval/loss/c07       one domain
+    eval/bits_per_byte  over all domains, where the tokenizer is at hand
+    eval/dropless/...   the same without drops
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from math import log
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, Int
+
+from marin.dispatch import PooledWave, Ragged, Ring, Transport
+from marin.engine import read_manifest
+from marin.errors import MarinError
+from marin.model import Batch
+from marin.stream import Batch as HostBatch
+from marin.train.compiler import StepCompiler
+from marin.train.config import TrainConfig
+from marin.train.curriculum import Curriculum
+from marin.train.data import lay_out
+from marin.train.processes import Processes
+from marin.train.source import Source
+from marin.train.state import Trainee, TrainState
+
+_FOLDER = "validation"
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Rows of held-out documents. R rows of L tokens; `domain` [R] indexes `names`.
+
+    `token_bytes` [vocab] are the bytes of text behind each token, None where they are not known.
+    """
+
+    names: tuple[str, ...]
+    domain: np.ndarray
+    tokens: np.ndarray
+    segment_ids: np.ndarray
+    positions: np.ndarray
+    loss_mask: np.ndarray
+    token_bytes: np.ndarray | None
+
+
+class Measured(NamedTuple):
+    """Sums of the rows of one batch: nats and predicted tokens [B], assignments and drops."""
+
+    nats: Float[Array, "B"]
+    predicted: Int[Array, "B"]
+    assigned: Int[Array, ""]
+    dropped: Int[Array, ""]
+
+
+class Evaluator:
+    """Evaluates a run after `steps`; the computations of both transports may still compile."""
+
+    def __init__(
+        self,
+        held_out: HeldOut,
+        trainee: Trainee,
+        rows: int,
+        steps: frozenset[int],
+        compiled: Mapping[str, "Future[Any]"],
+        processes: Processes,
+    ) -> None:
+        self.steps = steps
+        self._held_out = held_out
+        self._compiled = compiled
+        self._batches = [
+            lay_out(_batch(held_out, first, rows, processes), trainee.mesh).batch
+            for first in range(0, len(held_out.domain), rows)
+        ]
+        self._rows = rows
+
+    def measure(self, state: TrainState, qk_scale: float) -> dict[str, float]:
+        """The values of one evaluation under their names."""
+        found: dict[str, float] = {}
+        for prefix, future in self._compiled.items():
+            compiled = future.result()
+            parts: list[Measured] = [
+                compiled(state.parameters, state.router_bias, batch, np.float32(qk_scale))
+                for batch in self._batches
+            ]
+            found |= self._summarize(prefix, jax.device_get(parts))
+        if len(self._compiled) == 1:  # the run's own transport drops nothing
+            found |= {
+                name.replace("eval/", "eval/dropless/", 1): value
+                for name, value in found.items()
+                if "drop" not in name
+            }
+        return found
+
+    def _summarize(self, prefix: str, parts: list[Measured]) -> dict[str, float]:
+        held_out = self._held_out
+        count = len(held_out.domain)
+        nats = np.concatenate([part.nats for part in parts])[:count].astype(np.float64)
+        predicted = np.concatenate([part.predicted for part in parts])[:count]
+        by_domain = np.bincount(held_out.domain, nats, len(held_out.names))
+        tokens = np.bincount(held_out.domain, predicted, len(held_out.names))
+        losses = by_domain / np.maximum(tokens, 1)
+        values = {
+            "loss_micro": float(by_domain.sum() / tokens.sum()),
+            "loss_macro": float(losses[tokens > 0].mean()),
+        }
+        if held_out.token_bytes is not None:
+            targets = held_out.tokens[:, 1:][held_out.loss_mask[:, :-1]]
+            values["bits_per_byte"] = float(
+                by_domain.sum() / log(2) / max(held_out.token_bytes[targets].sum(), 1)
+            )
+        values |= {
+            f"loss/{name}": float(loss)
+            for name, loss, seen in zip(held_out.names, losses, tokens, strict=True)
+            if seen
+        }
+        if prefix == "eval/":
+            assigned = sum(int(part.assigned) for part in parts)
+            values["drop_fraction"] = sum(int(part.dropped) for part in parts) / max(assigned, 1)
+        return {prefix + name: value for name, value in values.items()}
+
+
+def evaluation_of(
+    config: TrainConfig,
+    source: Source,
+    trainee: Trainee,
+    curriculum: Curriculum,
+    compiler: StepCompiler,
+    processes: Processes,
+) -> Evaluator | None:
+    """The run's evaluations, compiled after its steps; None if it has none."""
+    settings, segment = config.evaluation, curriculum.segments[0]
+    if not settings.times:
+        return None
+    tokenizer = settings.tokenizer or find_tokenizer(source.store, source.tokenizer)
+    held_out = held_out_rows(source.store, segment.seq_len, settings.tokens, tokenizer)
+    if held_out is None:
+        return None
+    rows = segment.batch_size
+    compiled = {
+        prefix: compiler.later(
+            partial(compile_evaluation, trainee, rows, segment.seq_len, transport)
+        )
+        for prefix, transport in transports(trainee).items()
+    }
+    steps = evaluation_steps(curriculum, settings.times)
+    return Evaluator(held_out, trainee, rows, steps, compiled, processes)
+
+
+def find_tokenizer(store: Path, wanted: str) -> Path | None:
+    """The `tokenizer.json` of a directory beside the store that has this content hash."""
+    for found in sorted(store.resolve().parent.glob("*/tokenizer.json")):
+        try:
+            summary = read_manifest(found.parent).summary
+        except MarinError:
+            continue
+        if summary.get("hash") == wanted:
+            return found
+    return None
+
+
+def evaluation_steps(curriculum: Curriculum, times: int) -> frozenset[int]:
+    """After how many steps a run is evaluated: `times` counts, evenly, the end included."""
+    return frozenset(-(-curriculum.steps * k // times) for k in range(1, times + 1))
+
+
+def held_out_rows(store: Path, seq_len: int, limit: int, tokenizer: Path | None) -> HeldOut | None:
+    """The held-out documents of a store as rows, at most about `limit` tokens of every domain, in
+    the store's order; None if it holds out none.
+    """
+    tables = []
+    for path in sorted((store / _FOLDER).glob("part-*.arrow")):
+        with pa.memory_map(str(path)) as source:
+            tables.append(pa.ipc.open_file(source).read_all())
+    table = pa.concat_tables(tables) if tables else None
+    if table is None or not len(table):
+        return None
+    domains = np.array([cell.partition("q")[0] for cell in table["cell"].to_pylist()])
+    names = tuple(sorted(set(domains.tolist())))
+    parts = []
+    for index, name in enumerate(names):
+        documents = table["tokens"].filter(pa.array(domains == name)).combine_chunks()
+        rows = _rows(documents, seq_len, limit)
+        parts.append((np.full(len(rows[0]), index), *rows))
+    domain, tokens, segments, positions, mask = (
+        np.concatenate(column) for column in zip(*parts, strict=True)
+    )
+    sizes = None if tokenizer is None else token_bytes(tokenizer)
+    return HeldOut(names, domain, tokens, segments, positions, mask, sizes)
+
+
+def token_bytes(tokenizer: Path) -> np.ndarray:
+    """Bytes of text behind each token of a `tokenizer.json`, int64 [vocab]; 0 for special ones."""
+    from tokenizers import Tokenizer
+
+    loaded = Tokenizer.from_file(str(tokenizer))
+    special = {token.content for token in loaded.get_added_tokens_decoder().values()}
+    byte_level = loaded.decoder is not None and "ByteLevel" in repr(loaded.decoder)
+    sizes = np.zeros(loaded.get_vocab_size(), np.int64)
+    for token, index in loaded.get_vocab().items():
+        if token not in special:
+            # Byte-level vocabularies write one character for each byte.
+            sizes[index] = len(token) if byte_level else len(token.replace("▁", " ").encode())
+    return sizes
+
+
+def compile_evaluation(
+    trainee: Trainee, rows: int, seq_len: int, transport: Transport | None
+) -> Any:
+    """`evaluate(parameters, router_bias, batch, qk_scale) -> Measured` for one shape of batch."""
+    whole = NamedSharding(trainee.mesh, P())
+
+    def evaluate(parameters: Any, bias: Array, batch: Batch, qk_scale: Array) -> Measured:
+        model = trainee.model(parameters, bias)
+        _, aux = model.loss(batch, mesh=trainee.mesh, qk_scale=qk_scale, transport=transport)
+        dropped = jnp.sum(aux.dispatch.dropped_sender) + jnp.sum(aux.dispatch.dropped_receiver)
+        return Measured(aux.row_ce, aux.row_tokens, jnp.sum(aux.dispatch.assigned), dropped)
+
+    layout = trainee.layout
+    batch = trainee.batch_layout(rows, seq_len)
+    scale = jax.ShapeDtypeStruct((), jnp.float32, sharding=whole)
+    jitted = jax.jit(evaluate, out_shardings=whole)
+    return jitted.lower(layout.parameters, layout.router_bias, batch, scale).compile()
+
+
+def transports(trainee: Trainee) -> dict[str, Transport | None]:
+    """Names' prefixes and the transports to evaluate with: the run's own (None), and a dropless."""
+    own = trainee.config.make_transport()
+    if isinstance(own, PooledWave | Ragged):
+        return {"eval/": None, "eval/dropless/": Ring()}
+    return {"eval/": None}
+
+
+def _rows(documents: pa.Array, seq_len: int, limit: int) -> tuple[np.ndarray, ...]:
+    """Tokens, segments, positions and loss mask [R, L] of documents laid end to end."""
+    lengths = documents.value_lengths().to_numpy().astype(np.int64)
+    kept = max(1, int(np.searchsorted(np.cumsum(lengths), limit, side="right")))
+    lengths = lengths[:kept]
+    count = int(lengths.sum())
+    rows = max(1, -(-count // seq_len))
+    document = np.repeat(np.arange(kept), lengths)
+    start = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    index = np.arange(count)
+    row_start = index - index % seq_len
+
+    def laid(values: np.ndarray) -> np.ndarray:
+        whole = np.zeros(rows * seq_len, np.int32)
+        whole[:count] = values
+        return whole.reshape(rows, seq_len)
+
+    segments = laid(document - document[row_start] + 1 if count else document)
+    mask = np.zeros(segments.shape, bool)
+    mask[:, :-1] = (segments[:, :-1] == segments[:, 1:]) & (segments[:, :-1] > 0)
+    tokens = laid(documents.flatten().to_numpy()[:count])
+    return tokens, segments, laid(index - np.maximum(start, row_start)), mask
+
+
+def _batch(held_out: HeldOut, first: int, rows: int, processes: Processes) -> HostBatch:
+    """This process's rows of the batch that begins with row `first`, the last filled with empty
+    rows."""
+    own = rows // processes.count
+    begin = first + own * processes.index
+
+    def cut(array: np.ndarray) -> np.ndarray:
+        part = array[begin : begin + own]
+        return np.concatenate([part, np.zeros((own - len(part), *array.shape[1:]), array.dtype)])
+
+    return HostBatch(
+        step=0,
+        row_ids=np.arange(begin, begin + own),
+        tokens=cut(held_out.tokens),
+        segment_ids=cut(held_out.segment_ids),
+        positions=cut(held_out.positions),
+        loss_mask=cut(held_out.loss_mask),
+        cells=np.zeros(own, np.uint16),
+    )

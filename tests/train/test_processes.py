@@ -1,0 +1,81 @@
+"""A run of two processes is the run of one, and its checkpoints go on on any number of devices."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.training import fake_source, tiny_model
+
+from marin.engine import Silent
+from marin.errors import MarinError
+from marin.train.config import CheckpointConfig, EvaluationConfig, LogConfig, MeshShape, TrainConfig
+from marin.train.curriculum import Segment
+from marin.train.metrics import read_metrics
+from marin.train.processes import ALONE, join
+from marin.train.run import train
+from marin.train.run_directory import RunDirectory
+
+CHILD = Path(__file__).parents[1] / "support" / "train_child.py"
+STEPS, STOP = 14, 4
+
+
+def in_two_processes(run: Path) -> None:
+    """Trains the first `STOP` steps in two processes of two devices each."""
+    port = 20_000 + os.getpid() % 20_000
+    order = {"runs": [str(run)], "steps": STEPS, "every": 100, "stop_at": STOP}
+    order |= {"coordinator": f"127.0.0.1:{port}", "processes": 2}
+    environment = dict(
+        os.environ,
+        PYTHONPATH=os.pathsep.join(sys.path),
+        XLA_FLAGS=os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=2"),
+    )
+    children = [
+        subprocess.Popen(
+            [sys.executable, str(CHILD), json.dumps(order | {"process": process})], env=environment
+        )
+        for process in range(2)
+    ]
+    assert [child.wait(timeout=280) for child in children] == [0, 0]
+
+
+def go(run: Path, devices: int, transport: str = "local") -> list[float]:
+    """Trains what is left of the run on so many devices; all its losses."""
+    run.mkdir(exist_ok=True)
+    config = TrainConfig(
+        shards=Path("none"),
+        run=run,
+        model=tiny_model(transport=transport),
+        mesh=MeshShape(expert=devices),
+        checkpoint=CheckpointConfig(every=100),
+        evaluation=EvaluationConfig(times=0),
+        log=LogConfig(wandb=False),
+    )
+    source = fake_source((Segment(STEPS, 8, 32, "main"),))
+    train(config, source, RunDirectory(run), progress=Silent())
+    records = read_metrics(run / "metrics.jsonl")
+    assert [record["step"] for record in records] == list(range(STEPS))
+    return [record["loss"] for record in records]
+
+
+@pytest.mark.timeout(600)
+def test_two_processes_train_as_one_and_any_number_of_devices_goes_on(tmp_path: Path) -> None:
+    both = tmp_path / "both"
+    in_two_processes(both)
+    straight = go(tmp_path / "straight", 4)
+    for devices, transport in ((1, "local"), (2, "ring"), (4, "local")):
+        run = tmp_path / str(devices)
+        shutil.copytree(both, run)
+        np.testing.assert_allclose(go(run, devices, transport), straight, rtol=1e-4)
+    assert straight[-1] < straight[0]
+
+
+def test_what_the_first_process_finds_is_what_it_returns() -> None:
+    assert ALONE.from_first(lambda: {"step": 3}) == {"step": 3}
+    assert join(None, 1, 0) == ALONE
+    with pytest.raises(MarinError, match="--process 2: expected a number from 0 to 1"):
+        join("127.0.0.1:1", 2, 2)
