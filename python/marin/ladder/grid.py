@@ -45,6 +45,17 @@ class Rung:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     figures: Mapping[str, Any] = field(default_factory=dict)
 
+    def to_json(self, metric: str) -> dict[str, Any]:
+        """An entry of a grid file with the evaluations of one metric."""
+        sizes = {
+            "active_params": self.active_params,
+            "tokens": self.tokens,
+            "train_flops": self.train_flops,
+            "steps": self.steps,
+        }
+        curve = [list(pair) for pair in zip(*self.metrics[metric], strict=True)]
+        return {"name": self.name, **sizes, **self.recipe, metric: curve}
+
     def curve(self, metric: str) -> tuple[Array, Array]:
         """Progress in (0, 1] and values, each [n]; dense curves are averaged over 5 % windows."""
         steps, values = (np.asarray(column, np.float64) for column in self.metrics[metric])

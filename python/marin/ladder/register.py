@@ -16,6 +16,7 @@ from marin.errors import MarinError
 from marin.ladder.answer import forecast_answer
 from marin.ladder.forecast import Model, Target
 from marin.ladder.grid import RECIPE_KEYS, Ladder
+from marin.ladder.wandb_files import is_wandb
 
 FORMAT = "marin-ladder-registration-1"
 PERSISTENCE = 3  # evaluations in a row outside the band, on one side
@@ -90,6 +91,8 @@ def read_registration(path: Path) -> dict[str, Any]:
 def _files(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
+    if is_wandb(source):
+        return sorted(source.rglob("*.wandb"))
     return [source / name for name in ("config.toml", "plan.json", "metrics.jsonl")]
 
 

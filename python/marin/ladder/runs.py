@@ -1,19 +1,22 @@
-"""Rungs from the directories of runs: `config.toml`, `plan.json` and `metrics.jsonl`.
+"""Rungs from the directories of runs, and from what W&B keeps of the same runs.
 
 The training loss of single steps is noisy and dense; `Rung.curve` averages it over windows. Where
 every token is read once it is an evaluation on unseen text.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from marin.engine.manifest import fingerprint
 from marin.errors import MarinError
 from marin.ladder.grid import Rung, checked_curve
-from marin.ladder.history import columns
+from marin.ladder.history import Columns, columns
+from marin.ladder.wandb_files import read_wandb
 from marin.model.count import active_parameters, total_parameters, train_flops_per_token
 from marin.train import Curriculum, TrainConfig, load_config, read_metrics
-from marin.train.edge import CONFIG_NAME
+from marin.train.edge import CONFIG_NAME, config_from
 from marin.train.metrics import METRICS_NAME
 from marin.train.run_directory import PLAN_NAME
 
@@ -26,13 +29,34 @@ def read_run(directory: Path) -> Rung:
     Raises:
       MarinError: the directory is not a run's, or its metrics cannot be read.
     """
-    config = load_config(directory / CONFIG_NAME)
-    plan = _plan(directory / PLAN_NAME)
-    curriculum = Curriculum.from_json(plan["curriculum"])
     path = directory / METRICS_NAME
+    plan = _plan(directory / PLAN_NAME)
+    config = load_config(directory / CONFIG_NAME)
+    name = directory.name if directory.name != "run" else directory.absolute().parent.name
+    return _rung(name, config, plan, columns(read_metrics(path), path), path)
+
+
+def read_wandb_run(path: Path) -> Rung:
+    """The rung that W&B keeps of a run of `marin train`; see `wandb_files.read_wandb`.
+
+    Raises:
+      MarinError: the file cannot be read, or its configuration is not of `marin train`.
+    """
+    run = read_wandb(path)
+    values = dict(run.config)
+    plan = values.pop("plan", None)
+    if not isinstance(plan, dict) or "curriculum" not in plan:
+        raise MarinError(f"{path}: no plan in its configuration; expected a run of marin train")
+    return _rung(run.name, config_from(values, str(path)), plan, columns(run.history, path), path)
+
+
+def _rung(
+    name: str, config: TrainConfig, plan: Mapping[str, Any], found: Columns, path: Path
+) -> Rung:
+    curriculum = Curriculum.from_json(plan["curriculum"])
     metrics = {
-        name: checked_curve(steps, values, f"{path}, {name}", curriculum.steps)
-        for name, (steps, values) in columns(read_metrics(path), path).items()
+        key: checked_curve(steps, values, f"{path}, {key}", curriculum.steps)
+        for key, (steps, values) in found.items()
         if len(steps) > 1
     }
     flops = sum(
@@ -40,7 +64,7 @@ def read_run(directory: Path) -> Rung:
         for segment in curriculum.segments
     )
     return Rung(
-        name=directory.name if directory.name != "run" else directory.absolute().parent.name,
+        name=name,
         active_params=active_parameters(config.model),
         tokens=curriculum.tokens,
         train_flops=flops,
@@ -63,12 +87,26 @@ def _plan(path: Path) -> dict[str, Any]:
     return plan
 
 
-def _recipe(config: TrainConfig, curriculum: Curriculum, plan: dict[str, Any]) -> dict[str, Any]:
+def _recipe(config: TrainConfig, curriculum: Curriculum, plan: Mapping[str, Any]) -> dict[str, Any]:
     """What has to be equal over rungs: everything but size."""
     recipe = {key: getattr(config.model, key) for key in _MODEL_RECIPE}
     recipe["seq_len"] = sorted({segment.seq_len for segment in curriculum.segments})
     recipe["optimizer"] = config.rate_scale
-    data = plan.get("data", {})
-    recipe["tokenizer"] = data.get("tokenizer")
-    recipe["mixture"] = data.get("schedule", {}).get("specification", {}).get("name")
+    recipe["tokenizer"] = plan.get("tokenizer")
+    recipe["mixture"] = _mixture(plan.get("schedule", {}))
     return recipe
+
+
+def _mixture(schedule: Mapping[str, Any]) -> str | None:
+    """The name of the newest mixture and a hash of its weights and its phases' shares of the run;
+    budgets are size."""
+    revisions = schedule.get("revisions")
+    if not revisions:
+        return None
+    specification = revisions[-1]["specification"]
+    phases = specification["phases"]
+    total = sum(phase["tokens"] for phase in phases)
+    content = [
+        [phase["name"], round(phase["tokens"] / total, 3), phase["weights"]] for phase in phases
+    ]
+    return f"{specification['name']}-{fingerprint(content)[:8]}"

@@ -3,7 +3,7 @@
     python -m marin.pipelines.ladder_small STORE OUT
 
 STORE is a finished token store, such as `marin quickstart` leaves below `stages/store-*`. The rungs
-have about 0.06, 0.13, 0.35 and 1.0 M active parameters and see the same tokens per active
+have about 0.06, 0.13, 0.35 and 0.8 M active parameters and see the same tokens per active
 parameter, of the same cells in the same shares. The largest is forecast and registered from the
 other three before its first step. Killed at any point, the same command goes on from there; the
 registration is never written twice.
@@ -24,11 +24,14 @@ from marin.ladder.watch import watch
 from marin.model import HeroConfig
 from marin.model.count import active_parameters, train_flops_per_token
 
-TOKENS_PER_PARAMETER = 3.0  # active ones
+TOKENS_PER_PARAMETER = 2.0  # active ones
 TOLERANCE = 0.02
+METRIC = "eval/dropless/loss_macro"
+EVALUATION_TOKENS = 2_048
+"""Of each domain: an evaluation shall cost little beside the steps of the smallest rung."""
 SEQ_LEN = 256
 _HEAD_DIM = 16
-_SIZES = ((64, 2, 1024), (96, 2, 1024), (128, 3, 2048), (192, 4, 4096))
+_SIZES = ((64, 2, 1024), (96, 2, 1024), (128, 3, 2048), (192, 3, 4096))
 """Hidden, layers and tokens per batch of each rung."""
 
 
@@ -83,7 +86,7 @@ def run(store: Path, out: Path, *, seed: int = 0, progress: Progress = Silent())
     rungs = small_rungs(read_manifest(store).summary["tokenizer"]["vocab_size"])
     *smaller, largest = rungs
     runs = [_train(rung, store, out, seed, progress) for rung in smaller]
-    ladder = build_ladder([read_run(path) for path in runs], "loss", "small ladder")
+    ladder = build_ladder([read_run(path) for path in runs], METRIC, "small ladder")
     target = Target(
         largest.name,
         train_flops_per_token(largest.model, SEQ_LEN) * largest.tokens,
@@ -94,12 +97,14 @@ def run(store: Path, out: Path, *, seed: int = 0, progress: Progress = Silent())
     if not registration.exists():
         register(ladder, target, Model(), runs, registration, tolerance=TOLERANCE)
     block = read_registration(registration)
-    outcome = watch(read_run(_train(largest, store, out, seed, progress)), block)
+    last = read_run(_train(largest, store, out, seed, progress))
+    outcome = watch(last, block)
     law = fit_law(ladder, floor=None, burn_in=block["rule"]["burn_in"])
     ladder_page(ladder, law, forecast_answer(ladder, target, Model()), outcome).write(
         out / "ladder.html"
     )
     write_json(out / "outcome.json", outcome)
+    write_json(out / "grid.json", {"rungs": [rung.to_json(METRIC) for rung in (*ladder.rungs, last)]})
     return outcome
 
 
@@ -114,6 +119,7 @@ def _train(rung: SmallRung, store: Path, out: Path, seed: int, progress: Progres
         run=directory,
         model=rung.model,
         seed=seed,
+        evaluation=train.EvaluationConfig(times=20, tokens=EVALUATION_TOKENS),
         log=train.LogConfig(project="marin-ladder"),
     )
     train.run(config, progress=progress)

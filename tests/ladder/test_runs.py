@@ -1,0 +1,149 @@
+"""Ladders of run directories, and of what W&B keeps of the same runs."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.ladder import STEPS, write_run
+
+from marin.errors import MarinError
+from marin.ladder import Ladder, Model, fit_law, forecast
+from marin.ladder.forecast import find_target
+from marin.ladder.sources import find_run, load
+from marin.ladder.wandb_files import is_wandb, read_wandb
+from marin.train.edge import load_config
+from marin.train.metrics import read_metrics
+from marin.train.wandb_mirror import WandbMirror
+
+SIZES = (16, 32, 64, 96)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    root = tmp_path_factory.mktemp("runs")
+    return [write_run(root / f"d{hidden}", hidden) for hidden in SIZES]
+
+
+def settings(run: Path) -> dict[str, Any]:
+    """What the trainer tells W&B of a run."""
+    config = load_config(run / "config.toml").to_dict()
+    return config | {"plan": json.loads((run / "plan.json").read_text())}
+
+
+def test_runs_are_rungs_of_their_own_sizes_and_evaluations(runs: list[Path]) -> None:
+    ladder = load(runs[:3], None)
+    assert ladder.metric == "eval/loss_macro"
+    assert [rung.name for rung in ladder.rungs] == ["d16", "d32", "d64"]
+    assert all(a.train_flops < b.train_flops for a, b in pairwise(ladder.rungs))
+    for rung in ladder.rungs:
+        progress, values = rung.curve("eval/loss_macro")
+        assert (len(progress), progress[-1]) == (20, 1.0)
+        assert values[-1] == pytest.approx(1 + rung.train_flops**-0.1)
+        assert len(rung.curve("loss")[0]) == len(rung.metrics["loss"][0]) == STEPS
+    law = fit_law(ladder, floor=None)
+    assert law.exponent == pytest.approx(0.1, abs=1e-3)
+
+
+def test_the_next_run_is_forecast_from_the_smaller_ones(runs: list[Path]) -> None:
+    ladder, truth = load(runs[:3], None), find_run(runs[3], "", "eval/loss_macro")
+    text = f"{truth.train_flops},{truth.tokens},{truth.active_params}"
+    band = forecast(ladder, find_target(ladder, text), Model()).band
+    assert band.middle[-1] == pytest.approx(truth.curve("eval/loss_macro")[1][-1], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"tokenizer": "other"}, "mixed recipes: tokenizer is t in d16 and other in d64"),
+        ({"weights": (0.4, 0.6)}, "mixed recipes: mixture is mix-"),
+        ({"top_k": 1}, "mixed recipes: top_k is 2 in d16 and 1 in d64"),
+        ({"steps": 1}, "2 rungs with evaluations (d16, d32)"),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_refused_in_one_line(
+    runs: list[Path], tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    other = write_run(tmp_path / "d64", 64, **change)
+    with pytest.raises(MarinError) as refusal:
+        load([*runs[:2], other], None)
+    assert says in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_runs_can_be_kept_as_a_grid(runs: list[Path], tmp_path: Path) -> None:
+    ladder = load(runs[:3], None)
+    grid = {"rungs": [rung.to_json(ladder.metric) for rung in ladder.rungs]}
+    (tmp_path / "grid.json").write_text(json.dumps(grid))
+    kept = load([tmp_path / "grid.json"], None)
+    for one, other in zip(ladder.rungs, kept.rungs, strict=True):
+        assert one.metrics[ladder.metric] == other.metrics[ladder.metric]
+        assert (one.name, one.train_flops, one.tokens) == (
+            other.name,
+            other.train_flops,
+            other.tokens,
+        )
+        assert one.recipe == other.recipe
+
+
+def test_a_run_in_progress_is_used_to_its_end_and_extrapolated(
+    runs: list[Path], tmp_path: Path
+) -> None:
+    half = write_run(tmp_path / "d96", 96, steps=20)
+    ladder = load([*runs[:3], half], None)
+    result = forecast(ladder, find_target(ladder, "1e14"), Model())
+    assert list(result.extended) == ["d96"]
+    assert result.extended["d96"].progress[0] == pytest.approx(0.55)
+
+
+def test_a_folder_that_is_no_run_is_named(runs: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(MarinError, match=r"plan\.json: No such file"):
+        load([*runs[:2], tmp_path], None)
+
+
+def test_exported_runs_are_the_same_rungs(runs: list[Path], tmp_path: Path) -> None:
+    exports = []
+    for run in runs[:3]:
+        records = read_metrics(run / "metrics.jsonl")
+        history = [{"_step": record.pop("step"), **record} for record in records]
+        config = {key: {"value": value} for key, value in settings(run).items()}
+        exports.append(tmp_path / f"{run.name}.json")
+        exports[-1].write_text(json.dumps({"name": run.name, "config": config, "history": history}))
+    assert _plain(load(exports, None)) == _plain(load(runs[:3], None))
+
+
+def test_the_mirrors_offline_files_are_the_same_rung_over_a_restart(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = tmp_path / "d16"
+    run.mkdir()
+    lines = (runs[0] / "metrics.jsonl").read_text().splitlines(keepends=True)
+    order = {"id": "a", "name": "d16", "group": "g", "project": "p", "config": settings(runs[0])}
+    for end in (25, STEPS):
+        (run / "metrics.jsonl").write_text("".join(lines[:end]))
+        assert WandbMirror(run, order).close()
+    folder = run / "wandb"
+    assert is_wandb(folder)
+    assert len(list(folder.glob("offline-run-*"))) == 2
+    ladder = load([folder, *runs[1:3]], None)
+    assert _plain(ladder) == _plain(load(runs[:3], None))
+    assert read_wandb(folder).name == "d16"
+
+
+@pytest.mark.parametrize("content", [b"", b"other", b":W&B\xe1\xbe\x00\x00\x00"])
+def test_a_file_that_is_not_of_wandb_or_cut_off_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "run-a.wandb"
+    path.write_bytes(content)
+    with pytest.raises(MarinError, match=r"run-a\.wandb: (not a file of W&B|no plan)"):
+        find_run(path, "", "loss")
+
+
+def _plain(ladder: Ladder) -> list[Any]:
+    """What is compared of a ladder's rungs."""
+    shown = ("loss", "eval/loss_macro", "drop_fraction")
+    return [
+        (rung.name, rung.train_flops, rung.tokens, rung.recipe, [rung.metrics[m] for m in shown])
+        for rung in ladder.rungs
+    ]
