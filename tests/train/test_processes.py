@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,7 +33,9 @@ def in_two_processes(run: Path) -> None:
     environment = dict(
         os.environ,
         PYTHONPATH=os.pathsep.join(sys.path),
-        XLA_FLAGS=os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=2"),
+        XLA_FLAGS=re.sub(
+            r"--xla_force_host_platform_device_count=\d+", "", os.environ["XLA_FLAGS"]
+        ),
     )
     children = [
         subprocess.Popen(

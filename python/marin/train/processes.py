@@ -92,4 +92,6 @@ def join(coordinator: str | None, count: int | None, index: int | None) -> Proce
         raise MarinError(
             f"{coordinator or 'no --coordinator'}: the processes cannot be connected ({reason})"
         ) from None
-    return Processes(jax.process_index(), jax.process_count())
+    if count is None or index is None:
+        return Processes(jax.process_index(), jax.process_count())
+    return Processes(index, count)  # asking JAX would fix the number of virtual devices

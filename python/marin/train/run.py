@@ -69,9 +69,7 @@ def run(
     """
     first_leg(config.shards)  # unreadable shards leave no run directory behind
     directory = RunDirectory(config.run)
-    with ExitStack() as stack:
-        processes.from_first(lambda: directory.open(config, stack))
-        return _train(config, directory, None, progress, processes)
+    return _held(config, directory, None, progress, processes)
 
 
 def resume(
@@ -90,21 +88,25 @@ def resume(
     """
     directory = RunDirectory(path)
     config = directory.config(settings)
-    with ExitStack() as stack:
-        processes.from_first(lambda: directory.open(config, stack))
-        return _train(config, directory, at, progress, processes)
+    return _held(config, directory, at, progress, processes)
 
 
-def _train(
+def _held(
     config: TrainConfig,
     directory: RunDirectory,
     at: int | None,
     progress: Progress | None,
     processes: Processes,
 ) -> RunResult:
-    source = open_source(directory.legs(config), process=processes.index, processes=processes.count)
-    shown = progress if progress is not None and processes.is_first else Silent()
-    return train(config, source, directory, at=at, progress=shown, processes=processes)
+    """Trains while the first process holds the directory."""
+    if processes.count > 1:
+        ensure_devices(config.mesh.devices, processes.count)  # processes talk over devices
+    with ExitStack() as stack:
+        processes.from_first(lambda: directory.open(config, stack))
+        legs = directory.legs(config)
+        source = open_source(legs, process=processes.index, processes=processes.count)
+        shown = progress if progress is not None and processes.is_first else Silent()
+        return train(config, source, directory, at=at, progress=shown, processes=processes)
 
 
 def train(
