@@ -10,9 +10,14 @@ import tempfile
 
 import pytest
 
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-).strip()
+# A device that waits for the others on a busy machine is no deadlock. What is compiled here runs
+# for moments, so that optimizing it costs more than it gains.
+_FLAGS = (
+    "--xla_force_host_platform_device_count=8",
+    "--xla_cpu_collective_call_terminate_timeout_seconds=600",
+    "--xla_backend_optimization_level=0",
+)
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS]).strip()
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
 os.environ["WANDB_MODE"] = "offline"

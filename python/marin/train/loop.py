@@ -6,7 +6,7 @@ after the next one has been started, so the devices never wait for the host.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,8 @@ class Loop:
     """Steps, records and checkpoints of one process's stretch of a run.
 
     `saved` is the state of the checkpoint that it starts from, or only `unigram_loss`. Without a
-    `log` nothing is written: another process of the run does.
+    `log` nothing is written: another process of the run does. `recalled` are the last records of
+    the processes before this one.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Loop:
         cost: Cost,
         log: MetricsLog | None,
         saved: dict[str, Any],
+        recalled: Sequence[dict[str, Any]],
     ) -> None:
         self._config = config
         self._source = source
@@ -76,6 +78,7 @@ class Loop:
         self._cells = CellTokens(source.cells, saved.get("cells", {}))
         self._unigram = float(saved["unigram_loss"])
         self._watch = Watch(config.watch)
+        self._watch.recall(recalled)
         self._clock = time.perf_counter()
 
     def go(

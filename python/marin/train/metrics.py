@@ -15,6 +15,7 @@ from typing import Any
 from marin.errors import MarinError
 
 METRICS_NAME = "metrics.jsonl"
+_LONGEST_LINE = 1 << 20  # bytes; the loads of 384 experts in 48 layers take a fifth of it
 
 
 class MetricsLog:
@@ -52,6 +53,19 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     with path.open("rb") as file:
         lines = [json.loads(line) for line in file if line.endswith(b"\n")]
     return [{key: _number(value) for key, value in line.items()} for line in lines]
+
+
+def last_records(path: Path, length: int, count: int) -> list[dict[str, Any]]:
+    """The last `count` of the lines that end within the first `length` bytes, read from the end."""
+    if not length:
+        return []
+    with path.open("rb") as file:
+        start = max(0, length - count * _LONGEST_LINE)
+        file.seek(start)
+        lines = file.read(length - start).splitlines()
+    whole = lines[1:] if start else lines
+    parsed = (json.loads(line) for line in whole[-count:])
+    return [{key: _number(value) for key, value in line.items()} for line in parsed]
 
 
 def _plain(value: Any) -> Any:

@@ -25,7 +25,7 @@ from marin.train.data import feed
 from marin.train.devices import ensure_devices, peak_flops
 from marin.train.evaluation import evaluation_of
 from marin.train.loop import Loop
-from marin.train.metrics import MetricsLog, read_metrics
+from marin.train.metrics import MetricsLog, last_records, read_metrics
 from marin.train.processes import ALONE, Processes
 from marin.train.run_directory import RunDirectory
 from marin.train.source import Source, first_leg, open_source
@@ -33,6 +33,7 @@ from marin.train.state import fill_named, named_arrays, take_apart
 from marin.train.telemetry import Cost, cursor_of
 from marin.train.unigram import unigram_loss
 from marin.train.wandb_mirror import WandbMirror
+from marin.train.watch import RECALLED
 
 _TAIL = 0.05  # share of the steps whose mean loss is reported beside the last one
 
@@ -143,9 +144,11 @@ def train(
         checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep, processes)
         stack.callback(checkpoints.close)
         checkpoints.sweep(after=start)
+        length = saved.get("metrics_bytes", 0)
+        recalled = last_records(directory.metrics, length, RECALLED)
         log = None
         if processes.is_first:
-            log = MetricsLog(directory.metrics, saved.get("metrics_bytes", 0))
+            log = MetricsLog(directory.metrics, length)
             stack.callback(log.close)
             if config.log.wandb:
                 mirror = WandbMirror(directory.path, _wandb_settings(config, directory))
@@ -163,7 +166,7 @@ def train(
                 lambda: unigram_loss(source.read_whole, curriculum.steps, config.model.vocab)
             )
         cost = _cost(config, curriculum, mesh)
-        loop = Loop(config, source, curriculum, checkpoints, evaluator, cost, log, saved)
+        loop = Loop(config, source, curriculum, checkpoints, evaluator, cost, log, saved, recalled)
         task = stack.enter_context(progress.task("Train", total=curriculum.steps))
         task.advance(start)
         loop.go(steps, state, batches, compiler, task.advance)

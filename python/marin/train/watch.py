@@ -8,7 +8,7 @@ import json
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -20,6 +20,7 @@ from marin.errors import MarinError
 from marin.train.config import WatchConfig
 
 _WINDOW = 100  # steps that make the usual, and after which a kept rule may speak again
+RECALLED = 2 * _WINDOW  # records that decide what the watch says next
 _SETTLED = 20  # steps of a stretch before its usual is known
 _EVIDENCE_STEPS = 50
 
@@ -49,13 +50,23 @@ class Watch:
 
     def look(self, record: dict[str, Any]) -> list[Alarm]:
         """The rules that this record begins to break, logged as warnings."""
+        alarms = self._judge(record)
+        for alarm in alarms:
+            logger.warning("step %d: %s: %s", alarm.step, alarm.rule, alarm.message)
+        return alarms
+
+    def recall(self, records: Sequence[dict[str, Any]]) -> None:
+        """Records that a process before this one has looked at: what it said is not said again."""
+        for record in records:
+            self._judge(record)
+
+    def _judge(self, record: dict[str, Any]) -> list[Alarm]:
         alarms = []
         for rule, message in self._faults(record).items():
             last = self._broken_at.get(rule)
             self._broken_at[rule] = record["step"]
             if last is None or record["step"] - last > _WINDOW:
                 alarms.append(Alarm(rule, record["step"], message))
-                logger.warning("step %d: %s: %s", record["step"], rule, message)
         self._records.append(record)
         return alarms
 
