@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import marin
 from marin import MarinError
 from marin.cli.app import app
 from marin.datakit import build, load_settings, plan
@@ -124,6 +125,26 @@ def test_one_worker_and_two_give_the_same_bytes(tmp_path: Path) -> None:
     one = build(load_settings(_write(tmp_path / "a")))
     two = build(load_settings(_write(tmp_path / "b", engine="2")))
     assert _contents(one["store"]) == _contents(two["store"])
+
+
+def test_two_ray_nodes_give_the_same_bytes_as_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    from ray.cluster_utils import Cluster
+
+    # Worker processes import the package from where this process has it.
+    monkeypatch.setenv("PYTHONPATH", str(Path(marin.__file__).parents[1]))
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        spread = build(load_settings(_write(tmp_path / "a", engine="auto")))
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    here = build(load_settings(_write(tmp_path / "b")))
+    assert _contents(spread["store"]) == _contents(here["store"])
 
 
 # Runs a build in forks of one warmed-up process; each is killed when it is about to finish a file
