@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 class Factors:
     """Efficiencies and habits, each with what it stands for.
 
-    They are round numbers, chosen once for all models. Two published throughputs (the d6144 run's
-    and the d2048 rung's) agree with them; two figures cannot tell eight numbers apart, so single
-    parts of a step are estimates and their sum is what was checked.
+    They are round numbers, chosen once for all models by what was published: the d6144 run's
+    throughput and days, and the d2048 rung's throughput. So these agree because they were fitted;
+    three figures cannot tell eight numbers apart, and single parts of a step are estimates.
     """
 
     matrix: float = 0.65
