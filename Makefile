@@ -21,8 +21,9 @@ test-rust:
 	@command -v cargo >/dev/null || { echo "marin: cargo is missing; install Rust 1.88 or newer (package rustup)" >&2; exit 2; }
 	cargo test --release --locked --package marin-core
 
+# A file's tests stay together, so that what they share is made once and not in every worker.
 test-python: $(VENV)/.built
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(TESTS)
 
 lint: $(VENV)/.built
 	cargo fmt --all --check
