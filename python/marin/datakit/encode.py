@@ -2,14 +2,14 @@
 
 import re
 from array import array
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 from tokenizers import Encoding, Tokenizer
+
+from marin.datakit.parts import map_ahead
 
 TOKENS_TYPE = pa.large_list(pa.field("item", pa.uint32(), nullable=False))
 # Text given to the library at once: its encodings take some hundred bytes per token.
@@ -55,26 +55,16 @@ class Encoder:
         """Tokens per piece and all tokens; a batch is converted while the next one is encoded."""
         lengths: list[int] = []
         ids = array("I")
-        with ThreadPoolExecutor(1) as background:
-            waiting: deque[Future[list[Encoding]]] = deque()
-            for batch in _batches(pieces):
-                waiting.append(background.submit(self._encode, batch))
-                if len(waiting) > 1:
-                    _append(waiting.popleft().result(), lengths, ids)
-            while waiting:
-                _append(waiting.popleft().result(), lengths, ids)
+        for encodings in map_ahead(self._encode, _batches(pieces), at_once=1):
+            for encoding in encodings:
+                tokens = encoding.ids
+                lengths.append(len(tokens))
+                # The fastest way from a list of int to a buffer of uint32.
+                ids.fromlist(tokens)
         return np.array(lengths, dtype=np.int64), np.frombuffer(ids, dtype=np.uint32)
 
     def _encode(self, batch: list[str]) -> list[Encoding]:
         return self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-
-
-def _append(encodings: list[Encoding], lengths: list[int], ids: "array[int]") -> None:
-    for encoding in encodings:
-        tokens = encoding.ids
-        lengths.append(len(tokens))
-        # The fastest way from a list of int to a buffer of uint32.
-        ids.fromlist(tokens)
 
 
 def _batches(pieces: list[str]) -> Iterator[list[str]]:

@@ -2,7 +2,7 @@
 
 A documents directory and all of its sidecars hold files of the same names with the same rows in
 the same order. Documents are written in row groups of bounded text, so a stage that works row
-group by row group needs memory for one of them, whatever the corpus holds.
+group by row group needs memory for a few of them, whatever the corpus holds.
 """
 
 from collections import deque
@@ -184,7 +184,7 @@ def _write_part(task: _PartTask) -> None:
         parquet_writer(partial, task.schema) as writer,
     ):
         groups = kept_groups(task.documents, task.part, task.columns, task.dedup)
-        for transformed in _map_ahead(task.transform, groups, task.at_once):
+        for transformed in map_ahead(task.transform, groups, task.at_once):
             rows = transformed.cast(task.schema)
             if task.count is not None:
                 total += pc.sum(pc.list_value_length(rows[task.count])).as_py() or 0
@@ -192,7 +192,7 @@ def _write_part(task: _PartTask) -> None:
         writer.add_key_value_metadata({_COUNT_KEY: str(total).encode()})
 
 
-def _map_ahead(function: Callable[[T], R], items: Iterable[T], at_once: int) -> Iterator[R]:
+def map_ahead(function: Callable[[T], R], items: Iterable[T], at_once: int) -> Iterator[R]:
     """`map` in order, with `at_once` items in work while the caller uses a result."""
     with ThreadPoolExecutor(at_once) as workers:
         waiting: deque[Future[R]] = deque()
