@@ -19,11 +19,12 @@ test: test-rust test-python
 
 test-rust:
 	@command -v cargo >/dev/null || { echo "marin: cargo is missing; install Rust 1.88 or newer (package rustup)" >&2; exit 2; }
-	cargo test --release --locked --package marin-core
+	cargo test --release --locked --workspace
 
-# A file's tests stay together, so that what they share is made once and not in every worker.
+# A file's tests stay together, so that what they share is made once and not in every worker; files
+# begin in the order of tests/conftest.py, the longest first.
 test-python: $(VENV)/.built
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 lint: $(VENV)/.built
 	cargo fmt --all --check

@@ -7,15 +7,17 @@ removed with its end: most of the time of these tests is compilation, of the sam
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
+from support.compilation import quick_flags
 
-# A device that waits for the others on a busy machine is no deadlock. What is compiled here runs
-# for moments, so that optimizing it costs more than it gains.
+# A device that waits for the others on a busy machine is no deadlock, if each has a thread.
+os.environ["PJRT_NPROC"] = "8"
 _FLAGS = (
     "--xla_force_host_platform_device_count=8",
     "--xla_cpu_collective_call_terminate_timeout_seconds=600",
-    "--xla_backend_optimization_level=0",
+    *quick_flags(),
 )
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS]).strip()
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -34,3 +36,27 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ.pop(_COMPILED), ignore_errors=True)
+
+
+# Files that take longest, the longest first: a worker that begins one of them at the end would keep
+# the others waiting.
+_LONGEST = (
+    "docs/test_pages.py",
+    "pipelines/test_quickstart.py",
+    "train/test_processes.py",
+    "train/test_run.py",
+    "train/test_kill.py",
+    "bench/test_balance.py",
+    "train/test_step.py",
+    "model/",
+    "dispatch/",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        path = item.path.relative_to(Path(__file__).parent).as_posix()
+        found = (i for i, longest in enumerate(_LONGEST) if path.startswith(longest))
+        return next(found, len(_LONGEST))
+
+    items.sort(key=rank)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.compilation import quick_flags
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs"
@@ -72,7 +73,7 @@ def environment(bin_folder: Path, cache: Path) -> dict[str, str]:
         **os.environ,
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
         "PYTHONPATH": ":".join(filter(None, paths)),
-        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+        "XLA_FLAGS": " ".join(quick_flags()),
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
         "JAX_PLATFORMS": "cpu",

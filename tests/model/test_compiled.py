@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from support.compilation import quick_flags
 from support.hero import assert_same_gradients, by_path
 
 from marin.compat import QUICK_COMPILE
@@ -77,7 +78,7 @@ def test_two_processes_agree_with_one_device(result: Any, tmp_path: Path) -> Non
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     env = {
         **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "XLA_FLAGS": " ".join(["--xla_force_host_platform_device_count=2", *quick_flags()]),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
     files = [tmp_path / f"{process}.npz" for process in range(2)]

@@ -9,8 +9,9 @@ from marin.errors import MarinError
 
 _COUNT_FLAG = "xla_force_host_platform_device_count"
 
-# A virtual device that waits for the others holds a thread. By default XLA aborts the process when
-# they do not come within 40 s, which a busy machine with fewer cores than devices may need.
+# A virtual device that waits for the others holds a thread, so there are at least as many threads
+# (PJRT_NPROC) as devices. By default XLA aborts the process when the others do not come within 40 s,
+# which a busy machine with fewer cores than devices may need.
 _PATIENCE = {
     "xla_cpu_collective_call_warn_stuck_timeout_seconds": 120,
     "xla_cpu_collective_call_terminate_timeout_seconds": 1200,
@@ -49,6 +50,7 @@ def ensure_devices(count: int, processes: int = 1) -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     missing = [f"--{name}={value}" for name, value in _PATIENCE.items() if name not in flags]
     os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
+    os.environ.setdefault("PJRT_NPROC", str(max(os.cpu_count() or 1, count // processes)))
     if _COUNT_FLAG not in flags:
         # It refuses once JAX has started; what JAX sees is counted below.
         with suppress(RuntimeError):
