@@ -1,18 +1,16 @@
 """Fixtures for every part. Devices are virtual: JAX sees 8 of them on one CPU.
 
-Everything that one session compiles is kept for all of its tests, workers and child processes, and
-removed with its end: most of the time of these tests is compilation, of the same few models.
+Most of the time of these tests is compilation, of the same few models. Nothing of it is kept on
+disk: with the quicker emitters of JAX 0.10, a program that comes from the compilation cache has
+lost the order of its collectives, and its devices wait for each other for ever.
 """
 
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
 from support.compilation import quick_flags
 
-os.environ["PJRT_NPROC"] = "1"  # see `marin.train.devices`
 # A device that waits for the others on a busy machine is no deadlock.
 _FLAGS = (
     "--xla_force_host_platform_device_count=8",
@@ -21,25 +19,11 @@ _FLAGS = (
 )
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS]).strip()
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 os.environ["WANDB_MODE"] = "offline"
 os.environ["WANDB_SILENT"] = "true"
 
-_COMPILED = "JAX_COMPILATION_CACHE_DIR"
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # workers inherit the environment of the session
-        os.environ[_COMPILED] = tempfile.mkdtemp(prefix="marin-compiled-")
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        shutil.rmtree(os.environ.pop(_COMPILED), ignore_errors=True)
-
-
-# Files that take longest, the longest first: a worker that begins one of them at the end would keep
-# the others waiting.
+# The longest first: a worker that began one of these at the end would keep the others waiting.
 _LONGEST = (
     "docs/test_pages.py",
     "pipelines/test_quickstart.py",

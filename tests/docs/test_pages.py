@@ -62,8 +62,8 @@ def script(page: Path) -> str:
     return "\n".join(parts) + "\n"
 
 
-def environment(bin_folder: Path, cache: Path) -> dict[str, str]:
-    """`marin` and `python` are those of the tests; models compile without optimization, once."""
+def environment(bin_folder: Path) -> dict[str, str]:
+    """`marin` and `python` are those of the tests; models compile without optimization."""
     for name, options in (("marin", "-m marin.cli"), ("python", "")):
         command = bin_folder / name
         command.write_text(f'#!/bin/sh\nexec {sys.executable} {options} "$@"\n')
@@ -74,8 +74,6 @@ def environment(bin_folder: Path, cache: Path) -> dict[str, str]:
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
         "PYTHONPATH": ":".join(filter(None, paths)),
         "XLA_FLAGS": " ".join(quick_flags()),
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
         "JAX_PLATFORMS": "cpu",
         "WANDB_MODE": "disabled",
     }
@@ -83,9 +81,9 @@ def environment(bin_folder: Path, cache: Path) -> dict[str, str]:
 
 @pytest.mark.timeout(280)
 def test_every_block_of_every_page_runs(tmp_path: Path) -> None:
-    for name in ("bin", "cache", "tutorial"):
+    for name in ("bin", "tutorial"):
         (tmp_path / name).mkdir()
-    env = environment(tmp_path / "bin", tmp_path / "cache")
+    env = environment(tmp_path / "bin")
     for name in RUN:
         folder = tmp_path / "tutorial"
         if name != "tutorial.md":

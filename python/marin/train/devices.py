@@ -1,6 +1,5 @@
 """Devices before JAX starts, virtual ones on a CPU; and the best that an accelerator can do."""
 
-import importlib.util
 import os
 from contextlib import suppress
 
@@ -50,8 +49,6 @@ def ensure_devices(count: int, processes: int = 1) -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     missing = [f"--{name}={value}" for name, value in _PATIENCE.items() if name not in flags]
     os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
-    if count > processes and not _may_accelerate():
-        os.environ.setdefault("PJRT_NPROC", "1")
     if _COUNT_FLAG not in flags:
         # It refuses once JAX has started; what JAX sees is counted below.
         with suppress(RuntimeError):
@@ -62,14 +59,3 @@ def ensure_devices(count: int, processes: int = 1) -> None:
             f"mesh: needs {count} devices, JAX sees {len(found)} ({found[0].platform}); "
             "make an axis smaller"
         )
-
-
-def _may_accelerate() -> bool:
-    """Whether an accelerator's plugin is installed.
-
-    Without one, all devices are virtual, and each computes in one thread (`PJRT_NPROC=1`): with
-    more, XLA:CPU starts a loop with collectives beside a collective that does not depend on it, in
-    another order on each device, until every thread waits for a device that has none left.
-    """
-    known = ("libtpu", "jax_plugins")
-    return any(importlib.util.find_spec(name) is not None for name in known)
