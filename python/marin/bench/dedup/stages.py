@@ -38,20 +38,17 @@ class Stages:
 
 
 def run(files: Sequence[Path]) -> Stages:
-    """Signs every distinct text of a file, so that none is skipped as a copy, then shingles,
-    compares and decides every candidate. The engine has next to no memory, so that no shingle set
+    """Signs distinct texts, so that none is skipped as a copy, then shingles, compares and decides
+    every candidate. The engine has next to no memory, so that no shingle set
     is left from signing.
     """
-    batches: list[pa.RecordBatch] = []
-    total = 0
+    distinct = pl.DataFrame(schema={"id": pl.String, "text": pl.String})
     for file in files:
-        if total < _MOST_BYTES:
-            distinct = pl.read_parquet(file, columns=["id", "text"]).unique(
-                "text", maintain_order=True
-            )
-            found = distinct.to_arrow().cast(_SCHEMA).to_batches(_ROWS)
-            batches += found
-            total += sum(map(_text_bytes, found))
+        if distinct["text"].str.len_bytes().sum() < _MOST_BYTES:
+            texts = pl.read_parquet(file, columns=["id", "text"])
+            distinct = pl.concat([distinct, texts]).unique("text", maintain_order=True)
+    batches = distinct.to_arrow().cast(_SCHEMA).combine_chunks().to_batches(_ROWS)
+    total = sum(map(_text_bytes, batches))
     firsts = np.cumsum([0, *(batch.num_rows for batch in batches)])
     config = DedupConfig()
     bands, rows = config.bands
