@@ -26,18 +26,16 @@ impl DocumentOrder {
         Ok(Self { seed, cell, seen, chosen })
     }
 
-    /// Documents and their epochs from `position` on, up to position 2^63.
+    /// Documents and their epochs from `position` on.
     pub fn from(&self, position: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let mut epoch = position / self.seen;
-        let mut permutation = self.epoch(epoch);
-        let end = 1 << 63;
-        (position..end).map(move |position| {
-            if position / self.seen != epoch {
-                epoch = position / self.seen;
-                permutation = self.epoch(epoch);
-            }
-            let document = permutation.apply(position - epoch * self.seen);
-            (self.chosen.as_ref().map_or(document, |chosen| chosen.apply(document)), epoch)
+        let (first, begin) = (position / self.seen, position % self.seen);
+        (first..=u64::MAX / self.seen).flat_map(move |epoch| {
+            let permutation = self.epoch(epoch);
+            let within = if epoch == first { begin } else { 0 };
+            (within..self.seen).map(move |within| {
+                let document = permutation.apply(within);
+                (self.chosen.as_ref().map_or(document, |chosen| chosen.apply(document)), epoch)
+            })
         })
     }
 
