@@ -34,7 +34,9 @@ class Results:
     def rate(
         self, tool: str, metric: str, count: float, unit: str, work: Callable[[], object]
     ) -> float:
-        """`unit` per second, the median of all runs; each run does `count` of them."""
+        """`unit` per second, the median of all runs after a first one that does not count; each run
+        does `count` of them."""
+        work()
         rates = [count / seconds for seconds in timed(work)]
         value = statistics.median(rates)
         self.add(tool, metric, value, f"{unit}/s", rates)
