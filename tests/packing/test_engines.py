@@ -1,9 +1,12 @@
 """Where shards are written does not change a byte of them."""
 
+from pathlib import Path
+
 import pytest
 from support.packing import make_schedule, write_store
 
-from marin.engine import Local, Threads, read_manifest
+import marin
+from marin.engine import Local, Ray, Threads, read_manifest
 from marin.errors import MarinError
 from marin.packing import ShardConfig, pack, plan, repair
 
@@ -30,6 +33,28 @@ def test_threads_and_processes_write_and_repair_the_same_files(tmp_path, planned
     ]
     for file in read_manifest(one).files:
         assert (two / file.name).read_bytes() == (one / file.name).read_bytes()
+
+
+def test_two_ray_nodes_write_and_repair_the_same_files(tmp_path, planned, monkeypatch):
+    ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    from ray.cluster_utils import Cluster
+
+    # Worker processes import the package from where this process has it.
+    monkeypatch.setenv("PYTHONPATH", str(Path(marin.__file__).parents[1]))
+    here = pack(planned, tmp_path / "here", CONFIG, engine=Threads(1))
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        engine = Ray(cluster.address)
+        spread = pack(planned, tmp_path / "spread", CONFIG, engine=engine)
+        assert read_manifest(here) == read_manifest(spread)
+        (spread / "part-00001.arrow").write_bytes(b"")
+        assert len(repair(spread, engine=engine)) == 1
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    for file in read_manifest(here).files:
+        assert (spread / file.name).read_bytes() == (here / file.name).read_bytes()
 
 
 @pytest.mark.parametrize(
