@@ -9,7 +9,7 @@ TESTS  ?= tests
 BIN := $(VENV)/bin
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: quickstart test test-rust test-python lint docs format clean
+.PHONY: quickstart test test-rust test-python test-slow lint docs format clean
 .DELETE_ON_ERROR:
 
 quickstart: $(VENV)/.built
@@ -24,7 +24,11 @@ test-rust:
 # A file's tests stay together, so that what they share is made once and not in every worker; files
 # begin in the order of tests/conftest.py, the longest first.
 test-python: $(VENV)/.built
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow' $(TESTS)
+
+# The cases that would make `make test` too long.
+test-slow: $(VENV)/.built
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m slow $(TESTS)
 
 lint: $(VENV)/.built
 	cargo fmt --all --check

@@ -3,7 +3,7 @@
     python -m marin.pipelines.ladder_small STORE OUT
 
 STORE is a finished token store, such as `marin quickstart` leaves below `stages/store-*`. The rungs
-have about 0.06, 0.13, 0.35 and 0.8 M active parameters and see the same tokens per active
+have about 0.06, 0.13, 0.35 and 0.54 M active parameters and see the same tokens per active
 parameter, of the same cells in the same shares. The largest is forecast and registered from the
 other three before its first step. Killed at any point, the same command goes on from there; the
 registration is never written twice.
@@ -24,14 +24,14 @@ from marin.ladder.watch import watch
 from marin.model import HeroConfig
 from marin.model.count import active_parameters, train_flops_per_token
 
-TOKENS_PER_PARAMETER = 2.0  # active ones
+TOKENS_PER_PARAMETER = 3.0  # active ones
 TOLERANCE = 0.02
 METRIC = "eval/dropless/loss_macro"
 EVALUATION_TOKENS = 2_048
 """Of each domain: an evaluation shall cost little beside the steps of the smallest rung."""
 SEQ_LEN = 256
 _HEAD_DIM = 16
-_SIZES = ((64, 2, 1024), (96, 2, 1024), (128, 3, 2048), (192, 3, 4096))
+_SIZES = ((64, 2, 1024), (96, 2, 1024), (128, 3, 2048), (160, 3, 2048))
 """Hidden, layers and tokens per batch of each rung."""
 
 
