@@ -13,7 +13,7 @@ from marin.datakit.parts import map_ahead
 
 TOKENS_TYPE = pa.large_list(pa.field("item", pa.uint32(), nullable=False))
 # Text given to the library at once: its encodings take some hundred bytes per token.
-BATCH_CHARACTERS = 1 << 19
+BATCH_CHARACTERS = 3 << 18
 PIECE_CHARACTERS = 256 << 10
 # Between a letter or digit and a space with a letter after it: there, the pre-tokenizers of
 # byte-level BPE split anyway, so pieces give the tokens of the whole.

@@ -37,7 +37,7 @@ def tokenize(
       dedup: its removed documents get null.
 
     Two row groups are in work, so that the library's threads never wait for one to be converted.
-    Memory: four row groups of documents and the library's encodings of 2 Mi characters; a longer
+    Memory: four row groups of documents and the library's encodings of 3 Mi characters; a longer
     document is encoded in pieces.
     """
     special = read_manifest(tokenizer).summary
