@@ -10,7 +10,6 @@ a process of its own which runs the stage alone.
 
 import argparse
 import multiprocessing
-import resource
 import shutil
 import statistics
 import tempfile
@@ -21,6 +20,7 @@ import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from marin import datakit
+from marin.bench.machine import peak_bytes
 from marin.bench.results import Results
 from marin.datakit.parts import part_names, read_groups
 from marin.datakit.tokenizer import open_tokenizer
@@ -51,7 +51,7 @@ def stage(documents: Path, tokenizer: Path) -> float:
     return seconds
 
 
-def peak_bytes(documents: Path, tokenizer: Path) -> int:
+def peak_of_stage(documents: Path, tokenizer: Path) -> int:
     """Largest resident memory of a fresh process that runs the stage."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_peak, (documents, tokenizer))
@@ -59,7 +59,7 @@ def peak_bytes(documents: Path, tokenizer: Path) -> int:
 
 def _peak(documents: Path, tokenizer: Path) -> int:
     stage(documents, tokenizer)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak_bytes()
 
 
 def main() -> None:
@@ -92,7 +92,7 @@ def main() -> None:
         )
     ratios = [a / b for a, b in zip(runs["tokenizers"], runs["marin"], strict=True)]
     results.add("marin", "rate over the library's", statistics.median(ratios), "", ratios)
-    results.add("marin", "peak memory", peak_bytes(documents, directory) / 2**20, "MiB")
+    results.add("marin", "peak memory", peak_of_stage(documents, directory) / 2**20, "MiB")
     for line in results.lines:
         print(f"{line['tool']:12} {line['metric']:32} {line['value']:12.4g} {line['unit']}")
     write_json(options.out or Path(__file__).parent / "results" / "tokenize.json", results.report())
