@@ -39,14 +39,14 @@ class Stages:
 
 def run(files: Sequence[Path]) -> Stages:
     """Signs distinct texts, so that none is skipped as a copy, then shingles, compares and decides
-    every candidate. The engine has next to no memory, so that no shingle set
-    is left from signing.
+    every candidate. The engine has next to no memory, so that no shingle set is left from signing.
     """
     distinct = pl.DataFrame(schema={"id": pl.String, "text": pl.String})
     for file in files:
-        if distinct["text"].str.len_bytes().sum() < _MOST_BYTES:
-            texts = pl.read_parquet(file, columns=["id", "text"])
-            distinct = pl.concat([distinct, texts]).unique("text", maintain_order=True)
+        if distinct["text"].str.len_bytes().sum() >= _MOST_BYTES:
+            break
+        texts = pl.read_parquet(file, columns=["id", "text"])
+        distinct = pl.concat([distinct, texts]).unique("text", maintain_order=True)
     batches = distinct.to_arrow().cast(_SCHEMA).combine_chunks().to_batches(_ROWS)
     total = sum(map(_text_bytes, batches))
     firsts = np.cumsum([0, *(batch.num_rows for batch in batches)])
