@@ -27,6 +27,7 @@ if "marin.train" not in sys.modules:
     sys.modules["marin.train"] = package
 
 from marin.train.curriculum import Segment, StepPlan
+from marin.train.devices import peak_flops
 from marin.train.rates import compute_scaled_rates
 from marin.train.state import take_apart
 from marin.train.step import batch_gradients, compile_step, constants_of
@@ -34,8 +35,6 @@ from marin.train.step import batch_gradients, compile_step, constants_of
 STEPS, WARM_UP, PROFILED = 50, 5, 3
 RATES_OF_STEPS = 1_000
 """Learning rates are those of a run of this length; of 50 steps they would be far too high."""
-NOMINAL_RATE = {"H200": 989.5e12, "H100": 989.5e12, "A100": 312e12}
-"""Dense bfloat16 FLOP/s by the vendor's data sheets, for utilization as others state it."""
 
 
 class Report(Protocol):
@@ -161,8 +160,7 @@ def _report(
         f"\ntrain d768: {median * 1e3:.1f} ms per step of {tokens:,} tokens, "
         f"{tokens / median:,.0f} tokens/s, {of_measured:.1%} of the measured matrix rate"
     )
-    kind = jax.devices()[0].device_kind
-    nominal = next((rate for name, rate in NOMINAL_RATE.items() if name in kind), None)
+    nominal = peak_flops(jax.devices()[0])
     if nominal:
         report.line("marin", "train d768: MFU", achieved / nominal, "fraction")
         print(f"  MFU {achieved / nominal:.1%} of the nominal {nominal / 1e12:.0f} TFLOP/s")
