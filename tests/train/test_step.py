@@ -1,5 +1,6 @@
 """One step: accumulation, and the state that it carries."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -9,8 +10,10 @@ import pytest
 from support.training import tiny_model
 
 from marin.model import Batch, make_mesh
+from marin.train.curriculum import Segment, StepPlan
+from marin.train.rates import compute_scaled_rates
 from marin.train.state import named_arrays, take_apart
-from marin.train.step import batch_gradients
+from marin.train.step import batch_gradients, compile_step, constants_of
 
 
 def ragged_batch(valid: list[int], seq_len: int) -> Batch:
@@ -44,6 +47,37 @@ def test_microbatches_of_few_and_many_tokens_give_the_gradient_of_the_joint_batc
     for name, gradient in joint.items():
         scale = float(jnp.abs(gradient).max())
         np.testing.assert_allclose(split[name], gradient, atol=1e-5 * scale, err_msg=name)
+
+
+def test_steps_in_bfloat16_follow_those_in_float32_and_keep_float32_weights() -> None:
+    rows, length = 4, 128
+    batch = ragged_batch([128, 101, 128, 77], length)
+    rates = compute_scaled_rates(10_000_000, tiny_model().hidden, rows * length)
+    plan = StepPlan(0, 0, 0, Segment(10, rows, length, "main"), rates, qk_scale=1.0)
+
+    def train(dtype: Any) -> tuple[list[float], dict[str, jax.Array], dict[str, jax.Array]]:
+        config = dataclasses.replace(tiny_model(), dtype=dtype)
+        trainee = take_apart(config, make_mesh(devices=jax.devices()[:1]))
+        step = compile_step(trainee, rows, length, cells=1)
+        state = trainee.initial(0)
+        before = {name: np.asarray(leaf) for name, leaf in named_arrays(state).items()}
+        losses = []
+        for _ in range(4):
+            state, metrics = step(state, batch, np.zeros(rows, np.int32), constants_of(plan))
+            losses.append(float(metrics.ce))
+        return losses, before, named_arrays(state)
+
+    losses, before, expected = train("float32")
+    rounded_losses, _, rounded = train("bfloat16")
+    assert losses[-1] < losses[0] - 0.05
+    np.testing.assert_allclose(rounded_losses, losses, rtol=5e-3)
+    for name, leaf in expected.items():
+        assert rounded[name].dtype == leaf.dtype, name
+        if name.startswith("parameters."):
+            assert leaf.dtype == np.float32, name
+            moved, moved_rounded = (np.ravel(x - before[name]) for x in (leaf, rounded[name]))
+            size = np.linalg.norm(moved) * np.linalg.norm(moved_rounded)
+            assert moved @ moved_rounded >= 0.9 * size, name
 
 
 def test_every_moment_lies_as_its_weight() -> None:
