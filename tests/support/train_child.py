@@ -22,7 +22,7 @@ for run in map(Path, order["runs"]):
         shards=Path("none"),
         run=run,
         model=tiny_model(**order.get("model", {})),
-        mesh=MeshShape(expert=4),
+        mesh=MeshShape(expert=order.get("expert", 4)),
         checkpoint=CheckpointConfig(every=order["every"], keep=2),
         evaluation=EvaluationConfig(times=0),
         log=LogConfig(wandb=False),

@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from support.training import DROPPING
@@ -15,18 +16,17 @@ from support.training import DROPPING
 from marin.train.checkpoint import complete_steps, read_state
 from marin.train.metrics import read_metrics
 
+Child: TypeAlias = "subprocess.Popen[bytes]"
 CHILD = Path(__file__).parents[1] / "support" / "train_child.py"
 
 
-def start(*runs: Path) -> "subprocess.Popen[bytes]":
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-    order = json.dumps(
-        {"runs": [str(run) for run in runs], "steps": 16, "every": 2, "model": DROPPING}
-    )
-    return subprocess.Popen([sys.executable, str(CHILD), order], env=environment)
+def start(*runs: Path, environment: Mapping[str, str] = {}, **order: object) -> Child:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    order = {"steps": 16, "every": 2, "model": DROPPING, **order, "runs": [str(r) for r in runs]}
+    return subprocess.Popen([sys.executable, str(CHILD), json.dumps(order)], env=environment)
 
 
-def kill_when(child: "subprocess.Popen[bytes]", moment: Callable[[], bool]) -> None:
+def kill_when(child: Child, moment: Callable[[], bool]) -> None:
     while not moment():
         assert child.poll() is None, "the run ended before it could be killed"
         time.sleep(0.001)
@@ -62,3 +62,20 @@ def test_killed_at_steps_and_inside_saves_a_run_ends_with_the_same_bits(tmp_path
     kept = ("step", "first_row", "next_row", "loss", "grad_norm", "update_norm", "cells")
     assert len(one) == 16
     assert [[r.get(k) for k in kept] for r in one] == [[r.get(k) for k in kept] for r in other]
+
+
+def test_a_run_that_is_started_again_finds_its_compiled_steps(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    def train_to(step: int) -> set[str]:
+        # One device has no collectives, whose order the quick emitters' programs lose in a cache.
+        child = start(
+            run, expert=1, stop_at=step, environment={"JAX_ENABLE_COMPILATION_CACHE": "true"}
+        )
+        assert child.wait() == 0
+        return {p.name for p in (run / "compiled").iterdir() if p.name.startswith("jit_step-")}
+
+    compiled = train_to(2)
+    assert len({name.removesuffix("-atime").removesuffix("-cache") for name in compiled}) == 1
+    assert train_to(4) == compiled
+    assert len(read_metrics(run / "metrics.jsonl")) == 4
