@@ -3,7 +3,7 @@
     python -m marin.pipelines.ladder_small STORE OUT
 
 STORE is a finished token store, such as `marin quickstart` leaves below `stages/store-*`. The rungs
-have about 0.06, 0.13, 0.29 and 0.52 M active parameters and see the same tokens per active
+have about 0.06, 0.13, 0.36 and 0.52 M active parameters and see the same tokens per active
 parameter, of the same cells in the same shares; width alone changes. The largest is forecast and
 registered from the other three before its first step. Killed at any point, the same command goes on
 from there; the registration is never written twice.
@@ -38,7 +38,7 @@ EVALUATION_TOKENS = 2_048
 """Of each domain: an evaluation shall cost little beside the steps of the smallest rung."""
 SEQ_LEN = 256
 _HEAD_DIM = 16
-_HIDDEN = (64, 96, 144, 192)
+_HIDDEN = (64, 96, 160, 192)
 _LAYERS = 2
 _BATCH_TOKENS = 1_024
 
