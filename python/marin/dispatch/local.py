@@ -26,8 +26,9 @@ def run_experts(
     assignments inside [0, E) for any routing the caller can pass; the buffer holds that many rows
     and each expert's share of one more block.
     """
-    block = block_rows()
-    layout = block_layout(expert_ids.reshape(-1), experts.gate.shape[0], rows=rows, block=block)
+    count = experts.gate.shape[0]
+    block = block_rows(rows / count)
+    layout = block_layout(expert_ids.reshape(-1), count, rows=rows, block=block)
     slots = layout.slots.reshape(expert_ids.shape)
     assignments = invert_slots(slots, layout.expert_of_block.shape[0] * block)
     gathered = permute_rows(x, assignments, slots)

@@ -10,13 +10,17 @@ from marin.kernels.backend import Backend, choose
 from marin.kernels.grouped_swiglu import reference
 from marin.kernels.grouped_swiglu.reference import Blocks, Weights
 
-# Rows per block. A CPU's matrix product is at its rate with few rows, and fewer mean less padding.
-_BLOCK: dict[Backend, int] = {"reference": 64, "pallas_gpu": 128, "interpret": 128}
+_BLOCK = 128
+_SMALL_BLOCK = 64
+"""On a CPU, where few rows suffice for a product's rate: less padding, but more slices of weights,
+which cost a fifth of the time where each expert has many blocks (`benches/train.py`)."""
 
 
-def block_rows(backend: Backend | None = None) -> int:
+def block_rows(rows_per_expert: float, backend: Backend | None = None) -> int:
     """Rows per block that the implementation wants; see `layout.block_layout`."""
-    return _BLOCK[choose("grouped_swiglu", backend)]
+    if choose("grouped_swiglu", backend) == "reference" and rows_per_expert < 2 * _BLOCK:
+        return _SMALL_BLOCK
+    return _BLOCK
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(6,))

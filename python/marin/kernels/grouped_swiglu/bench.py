@@ -25,7 +25,7 @@ def cases(shape: Shape) -> list[Case]:
     )
     popularity = jnp.linspace(0.5, 1.5, shape.experts)
     ids = jax.random.categorical(key[3], jnp.log(popularity), shape=(shape.rows,))
-    block = block_rows("pallas_gpu")
+    block = block_rows(shape.rows / shape.experts, "pallas_gpu")
     layout = block_layout(ids.astype(jnp.int32), shape.experts, rows=shape.rows, block=block)
     size = layout.expert_of_block.shape[0] * block
     taken = invert_slots(layout.slots[:, None], size) >= 0
