@@ -164,12 +164,10 @@ def kills(bench: Bench) -> dict[str, Any]:
     for kill in range(KILLS):
         born = time.time()
         child = bench.start(config)
-        if kill % 2:
-            _wait_for(child, partial(_saving, run, born))
-        else:
-            _wait_for(child, partial(_trains, run, born))
-            time.sleep(draw.uniform(0, 1.0))
-        inside += _saving(run, born)
+        moment = partial(_saving if kill % 2 else _trains, run, born, newest + draw.randrange(9))
+        _wait_for(child, moment)
+        time.sleep(draw.uniform(0, 0.1))
+        inside += _saving(run, born, newest)
         child.send_signal(signal.SIGKILL)
         child.wait()
         for record in read_metrics(run / "metrics.jsonl"):
@@ -223,16 +221,22 @@ def _wait_for(child: "subprocess.Popen[bytes]", moment: Any) -> None:
         time.sleep(0.002)
 
 
-def _trains(run: Path, born: float) -> bool:
-    """Whether a process that was started at `born` has finished a step."""
+def _trains(run: Path, born: float, step: int) -> bool:
+    """Whether a process that was started at `born` has finished `step` and said so."""
     path = run / "metrics.jsonl"
-    return path.exists() and path.stat().st_size > 0 and path.stat().st_mtime > born
+    if not path.exists() or path.stat().st_mtime < born:
+        return False
+    lines = path.read_bytes().splitlines(keepends=True)
+    whole = [line for line in lines if line.endswith(b"\n")]
+    return bool(whole) and json.loads(whole[-1])["step"] >= step
 
 
-def _saving(run: Path, born: float) -> bool:
-    """Whether a save that began after `born` is under way."""
+def _saving(run: Path, born: float, step: int) -> bool:
+    """Whether a save of a later step than `step` that began after `born` is under way."""
     return any(
-        path.stat().st_mtime > born and not (path / "manifest.json").exists()
+        path.stat().st_mtime > born
+        and int(path.name.removeprefix("step-")) > step
+        and not (path / "manifest.json").exists()
         for path in run.glob("checkpoints/step-*")
     )
 
