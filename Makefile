@@ -9,11 +9,14 @@ TESTS  ?= tests
 BIN := $(VENV)/bin
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: quickstart test test-rust test-python test-slow lint docs format clean
+.PHONY: quickstart install test test-rust test-python test-slow lint docs format clean
 .DELETE_ON_ERROR:
 
 quickstart: $(VENV)/.built
 	$(BIN)/marin quickstart
+
+install: $(VENV)/.built
+	@echo "installed; to have \`marin\` on the path: source $(VENV)/bin/activate"
 
 test: test-rust test-python
 

@@ -115,7 +115,12 @@ def _accelerator() -> Iterator[Check]:
     if _is_there("jax_cuda12_plugin"):
         yield Check("cuda", "ok", found)
     else:
-        yield Check("cuda", "missing", f"{found}, but JAX sees none", "pip install 'marin[gpu]'")
+        yield Check(
+            "cuda",
+            "missing",
+            f"{found}, but JAX sees none",
+            "pip install '.[gpu]' in the repository",
+        )
 
 
 def _wandb() -> Iterator[Check]:
@@ -135,7 +140,7 @@ def _extras() -> Iterator[Check]:
             versions = ", ".join(f"{module} {_version(module)}".strip() for module in modules)
             yield Check(f"extra {extra}", "ok", versions)
         else:
-            remedy = f"for {purpose}: pip install 'marin[{extra}]'"
+            remedy = f"for {purpose}: pip install '.[{extra}]' in the repository"
             yield Check(f"extra {extra}", "note", f"without {', '.join(absent)}", remedy)
 
 

@@ -41,5 +41,5 @@ def test_a_model_that_cannot_be_opened_is_one_line(monkeypatch: pytest.MonkeyPat
     for name in ("torch", "sentence_transformers"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
     for model in ("harrier", "some/model"):
-        with pytest.raises(MarinError, match=r"is missing; pip install 'marin\[embed\]'"):
+        with pytest.raises(MarinError, match=r"is missing; pip install '\.\[embed\]'"):
             open_embedder(model, 256, 128, 1024)

@@ -75,6 +75,7 @@ def chosen(tools: Sequence[str], peers: Mapping[str, T]) -> dict[str, T]:
             metadata.version(tool)
         except metadata.PackageNotFoundError:
             raise MarinError(
-                f"{tool}: not installed; pip install 'marin[bench-data]', or name others in --only"
+                f"{tool}: not installed; pip install '.[bench-data]' in the repository, or name "
+                "others in --only"
             ) from None
     return {tool: peers[tool] for tool in tools}

@@ -17,7 +17,7 @@ from marin.errors import MarinError
 
 HARRIER = "microsoft/harrier-oss-v1-0.6b"
 _HARRIER_PREFIX = "harrier"
-_MISSING = "{} is missing; pip install 'marin[embed]'"
+_MISSING = "{} is missing; pip install '.[embed]' in the repository"
 
 
 class Embedder(Protocol):

@@ -88,7 +88,7 @@ class Ray:
         try:
             import ray
         except ImportError:
-            raise MarinError("ray is missing; pip install 'marin[ray]'") from None
+            raise MarinError("ray is missing; pip install '.[ray]' in the repository") from None
         if not ray.is_initialized():
             try:
                 ray.init(self.address, logging_level=logging.ERROR, log_to_driver=False)
