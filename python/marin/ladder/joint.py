@@ -35,7 +35,7 @@ class Scales:
     """
 
     slope: float = 0.1
-    slope_change: float = 0.15  # of s(p) along a run, as a share of `slope`
+    slope_change: float = 0.4  # of s(p) along a run, as a share of `slope`
     ratio: float = 0.03
     level_change: float = 0.3  # of a(p) along a run, beside a free mean level
     noise: Noise = (0.002, 0.0016, 0.0012)
