@@ -12,6 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from marin.engine import read_json_lines
 from marin.errors import MarinError
 
 METRICS_NAME = "metrics.jsonl"
@@ -49,10 +50,13 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Every complete line, in order. Strings that stand for NaN and infinities become floats."""
-    with path.open("rb") as file:
-        lines = [json.loads(line) for line in file if line.endswith(b"\n")]
-    return [{key: _number(value) for key, value in line.items()} for line in lines]
+    """Every complete line, in order. Strings that stand for NaN and infinities become floats.
+
+    Raises:
+      MarinError: the file cannot be read, or a complete line is no JSON object.
+    """
+    records, _ = read_json_lines(path)
+    return [{key: _number(value) for key, value in record.items()} for record in records]
 
 
 def last_records(path: Path, length: int, count: int) -> list[dict[str, Any]]:
