@@ -10,6 +10,7 @@ import pytest
 from support.packing import write_store
 from support.training import tiny_model
 
+from marin.engine import write_manifest
 from marin.errors import MarinError
 from marin.mixture import Schedule, constant_batches, tilted
 from marin.packing import pack, plan
@@ -19,8 +20,9 @@ from marin.train.curriculum import Curriculum
 from marin.train.metrics import MetricsLog
 from marin.train.operations import branch, remix, shorten
 from marin.train.run import resume
+from marin.train.run import run as start
 from marin.train.run_directory import RunDirectory
-from marin.train.source import Source, open_source
+from marin.train.source import Source, check_vocab, open_source
 from marin.train.telemetry import cursor_of
 
 TOKENS = 1_024  # per batch
@@ -180,3 +182,26 @@ def test_targets_are_what_the_rows_of_the_plan_follow(run: Path) -> None:
         assert targets.sum() == pytest.approx(plan.tokens_after)
         # A cell is at most a row away in each of the two stages of row length.
         assert np.abs(counts - targets).max() <= 64 + 128
+
+
+def test_a_run_without_its_metrics_is_one_line(run: Path) -> None:
+    path = run / "metrics.jsonl"
+    path.unlink()
+    with pytest.raises(MarinError, match=r"metrics\.jsonl: missing, but the checkpoint was saved"):
+        resume(run)
+    assert not path.exists()
+
+
+def test_a_vocabulary_smaller_than_the_tokenizers_is_refused_before_anything(run: Path) -> None:
+    config = replace(RunDirectory(run).config(), run=run.with_name("fresh"))
+    says = r"model.vocab = 64: .* made with a tokenizer of 50000 tokens"
+    with pytest.raises(MarinError, match=says):
+        start(config)
+    assert not config.run.exists()
+    summary = {"store": str(run.with_name("store"))}  # as shards said before they knew the size
+    old = run.with_name("old")
+    old.mkdir()
+    write_manifest(old, "shards", parameters={}, inputs={}, rows={}, summary=summary)
+    with pytest.raises(MarinError, match=says):
+        check_vocab(old, 64)
+    check_vocab(old, 50_000)

@@ -23,13 +23,8 @@ class MetricsLog:
     """The open file, cut to `length` bytes."""
 
     def __init__(self, path: Path, length: int = 0) -> None:
+        check_length(path, length)
         self._path = path
-        size = path.stat().st_size if path.exists() else 0
-        if size < length:
-            raise MarinError(
-                f"{path}: {size} bytes, but the checkpoint was saved after {length}; "
-                "restore the file or start a new run"
-            )
         self._file = path.open("ab")
         self._file.truncate(length)
         self._file.seek(length)
@@ -47,6 +42,21 @@ class MetricsLog:
 
     def close(self) -> None:
         self._file.close()
+
+
+def check_length(path: Path, length: int) -> None:
+    """Checks that the metrics up to a checkpoint are there.
+
+    Raises:
+      MarinError: the file has less than `length` bytes, or is missing.
+    """
+    size = path.stat().st_size if path.exists() else 0
+    if size < length:
+        found = f"{size} bytes" if path.exists() else "missing"
+        raise MarinError(
+            f"{path}: {found}, but the checkpoint was saved after {length} bytes of it; "
+            "restore the file or start a new run"
+        )
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

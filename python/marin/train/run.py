@@ -25,10 +25,10 @@ from marin.train.data import feed
 from marin.train.devices import ensure_devices, peak_flops
 from marin.train.evaluation import evaluation_of
 from marin.train.loop import Loop
-from marin.train.metrics import MetricsLog, last_records, read_metrics
+from marin.train.metrics import MetricsLog, check_length, last_records, read_metrics
 from marin.train.processes import ALONE, Processes
 from marin.train.run_directory import RunDirectory
-from marin.train.source import Source, first_leg, open_source
+from marin.train.source import Source, check_vocab, first_leg, open_source
 from marin.train.state import fill_named, named_arrays, take_apart
 from marin.train.telemetry import Cost, cursor_of
 from marin.train.unigram import unigram_loss
@@ -65,10 +65,11 @@ def run(
     when complete. Every one of the run's `processes` calls this.
 
     Raises:
-      MarinError: the directory holds another run or is in use; shards, mesh or batch do not fit;
-        the newest checkpoint is damaged.
+      MarinError: the directory holds another run or is in use; shards, vocabulary, mesh or batch do
+        not fit; the newest checkpoint is damaged.
     """
-    first_leg(config.shards)  # unreadable shards leave no run directory behind
+    first_leg(config.shards)  # unreadable or unfit shards leave no run directory behind
+    check_vocab(config.shards, config.model.vocab)
     directory = RunDirectory(config.run)
     return _held(config, directory, None, progress, processes)
 
@@ -125,7 +126,9 @@ def train(
 
     def prepare() -> tuple[int, dict[str, Any]]:
         curriculum = directory.curriculum(config, source)
-        return _saved_state(directory.checkpoints, at, curriculum, source)
+        step, saved = _saved_state(directory.checkpoints, at, curriculum, source)
+        check_length(directory.metrics, saved.get("metrics_bytes", 0))
+        return step, saved
 
     start, saved = processes.from_first(prepare)
     curriculum = directory.curriculum(config, source)
