@@ -205,3 +205,17 @@ def test_a_vocabulary_smaller_than_the_tokenizers_is_refused_before_anything(run
     with pytest.raises(MarinError, match=says):
         check_vocab(old, 64)
     check_vocab(old, 50_000)
+
+
+def test_a_complete_run_cannot_be_shortened_or_remixed(run: Path) -> None:
+    source, curriculum = opened(run)
+    checkpoints = Checkpoints(RunDirectory(run).checkpoints, keep=5)
+    cursor = cursor_of(curriculum, source, STEPS)
+    checkpoints.save(STEPS, {"step": jax.numpy.int32(STEPS)}, {"cursor": cursor})
+    checkpoints.close()
+    plan = (run / "plan.json").read_bytes()
+    with pytest.raises(MarinError, match=f"complete after {STEPS} steps and {curriculum.tokens}"):
+        shorten(run, to=curriculum.tokens - TOKENS)
+    with pytest.raises(MarinError, match="complete after"):
+        remix(run, specification=Schedule.from_json(source.schedule).revisions[-1].specification)
+    assert (run / "plan.json").read_bytes() == plan

@@ -135,6 +135,9 @@ def train(
     steps = range(start, min(curriculum.steps, config.stop_at or curriculum.steps))
     if not steps:
         return _result(directory, curriculum)
+    if start:
+        found = checkpoint_directory(directory.checkpoints, start)
+        progress.note(f"Train: going on from step {start} of {curriculum.steps} ({found})")
     ensure_devices(config.mesh.devices, processes.count)
     mesh = make_mesh(**vars(config.mesh))
     _check_batches(curriculum, config)
@@ -144,14 +147,16 @@ def train(
         compiler = stack.enter_context(
             compile_ahead(trainee, curriculum, steps, len(source.cells), config.microbatches)
         )
+        length = curriculum.at(start).segment.seq_len
+        progress.note(f"Train: compiling the step for rows of {length} tokens")
         checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep, processes)
         stack.callback(checkpoints.close)
         checkpoints.sweep(after=start)
-        length = saved.get("metrics_bytes", 0)
-        recalled = last_records(directory.metrics, length, RECALLED)
+        logged = saved.get("metrics_bytes", 0)
+        recalled = last_records(directory.metrics, logged, RECALLED)
         log = None
         if processes.is_first:
-            log = MetricsLog(directory.metrics, length)
+            log = MetricsLog(directory.metrics, logged)
             stack.callback(log.close)
             if config.log.wandb:
                 mirror = WandbMirror(directory.path, _wandb_settings(config, directory))
