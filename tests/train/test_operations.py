@@ -1,6 +1,7 @@
 """Shortened, branched and remixed runs on real plans; nothing is trained, so they are quick."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -219,3 +220,21 @@ def test_a_complete_run_cannot_be_shortened_or_remixed(run: Path) -> None:
     with pytest.raises(MarinError, match="complete after"):
         remix(run, specification=Schedule.from_json(source.schedule).revisions[-1].specification)
     assert (run / "plan.json").read_bytes() == plan
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "changed"])
+def test_damaged_shards_are_named_before_anything_compiles(
+    run: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["marin.train.run"], "compile_ahead", None)
+    path = RunDirectory(run).config().shards / "part-00000.arrow"
+    content = bytearray(path.read_bytes())
+    if damage == "missing":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(content[:-1])
+    else:
+        content[: len(content) // 2] = bytes(len(content) // 2)
+        path.write_bytes(content)
+    with pytest.raises(MarinError, match=r"part-00000\.arrow.*; run marin pack --verify"):
+        resume(run, at=10)

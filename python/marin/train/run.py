@@ -28,7 +28,7 @@ from marin.train.loop import Loop
 from marin.train.metrics import MetricsLog, check_length, last_records, read_metrics
 from marin.train.processes import ALONE, Processes
 from marin.train.run_directory import RunDirectory
-from marin.train.source import Source, check_vocab, first_leg, open_source
+from marin.train.source import Source, check_files, check_vocab, first_leg, open_source
 from marin.train.state import fill_named, named_arrays, take_apart
 from marin.train.telemetry import Cost, cursor_of
 from marin.train.unigram import unigram_loss
@@ -101,6 +101,7 @@ def _held(
     processes: Processes,
 ) -> RunResult:
     """Trains while the first process holds the directory."""
+    check_files(directory.legs(config)[-1].shards)
     if processes.count > 1:
         ensure_devices(config.mesh.devices, processes.count)  # processes talk over devices
     with ExitStack() as stack:
@@ -128,6 +129,8 @@ def train(
         curriculum = directory.curriculum(config, source)
         step, saved = _saved_state(directory.checkpoints, at, curriculum, source)
         check_length(directory.metrics, saved.get("metrics_bytes", 0))
+        if step < curriculum.steps:
+            source.read_whole(step)  # damage shows now, not when the step has compiled
         return step, saved
 
     start, saved = processes.from_first(prepare)

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from marin.engine import read_manifest
+from marin.engine import read_manifest, verify_files
 from marin.errors import MarinError
 from marin.mixture import Schedule
+from marin.packing.shard import REPAIR
 from marin.packing.store import Store
 from marin.stream import Batch, Stream
 from marin.train.curriculum import Segment
@@ -68,6 +69,17 @@ class Source:
 def first_leg(shards: Path) -> Leg:
     """The only leg of a fresh run."""
     return Leg(0, shards, Stream(shards).plan)
+
+
+def check_files(shards: Path) -> None:
+    """Checks that every file of the shards is there in its size, without reading any.
+
+    Raises:
+      MarinError: one is missing or cut.
+    """
+    damage = next(iter(verify_files(shards, read_manifest(shards), content=False)), None)
+    if damage is not None:
+        raise MarinError(f"{damage}; {REPAIR}")
 
 
 def check_vocab(shards: Path, vocab: int) -> None:
