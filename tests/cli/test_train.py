@@ -43,3 +43,14 @@ def test_every_mistake_is_one_line_and_exit_code_2(
     assert says in err
     assert err.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_the_help_says_that_a_configuration_starts_a_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["marin", "train", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    out = " ".join(capsys.readouterr().out.split())
+    assert "train [OPTIONS] CONFIG | COMMAND [ARGS]..." in out
+    assert "marin train CONFIG starts" in out

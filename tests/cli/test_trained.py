@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from typer.testing import CliRunner
 
 from marin.cli.app import app
-from marin.cli.trained import load_trained
+from marin.cli.trained import load_trained, tokenizer_of
 from marin.compat import QUICK_COMPILE
 from marin.datakit import load_tokenizer
 from marin.engine import read_manifest
@@ -79,8 +79,7 @@ def test_greedy_generation_with_the_cache_writes_the_likeliest_tokens(run: Path)
     answer = invoke("generate", str(run), PROMPT, "--tokens", "6", "--temperature", "0")
     assert answer["step"] == 3
     trained = load_trained(run, None)
-    assert trained.tokenizer is not None
-    tokenizer = Tokenizer.from_file(str(trained.tokenizer / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(tokenizer_of(run, None) / "tokenizer.json"))
     tokens = tokenizer.encode(PROMPT).ids + answer["tokens"]
     row = np.array([tokens], np.int32)
     whole = Batch(row, np.ones_like(row), np.arange(row.size, dtype=np.int32)[None], row >= 0)
@@ -125,3 +124,35 @@ def test_drops_are_simulated_from_the_routing_of_a_run(run: Path) -> None:
 def test_a_checkpoint_that_is_not_there_is_one_line(run: Path) -> None:
     with pytest.raises(MarinError, match=r"no complete checkpoint of step 4; found \[3\]"):
         invoke("generate", str(run), PROMPT, "--at", "4")
+
+
+def test_the_tokenizer_is_named_by_its_directory_or_file_or_found_beside_the_store(
+    run: Path, tmp_path: Path
+) -> None:
+    found = tokenizer_of(run, None)
+    assert tokenizer_of(run, found) == found
+    assert tokenizer_of(run, found / "tokenizer.json") == found
+    far = tmp_path / "a" / "b" / "run"
+    far.mkdir(parents=True)
+    for name in ("config.toml", "plan.json"):
+        (far / name).write_bytes((run / name).read_bytes())
+    assert tokenizer_of(far, None) == found
+    plan = json.loads((far / "plan.json").read_text())
+    plan["legs"][0]["shards"] = str(tmp_path / "gone")
+    (far / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(MarinError, match=r"name it with --tokenizer: the directory that"):
+        tokenizer_of(far, None)
+    assert tokenizer_of(far, found) == found
+
+
+def test_another_tokenizer_than_the_datas_is_refused_before_the_model_is_read(
+    run: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "other.json"
+    other = Tokenizer(models.WordLevel({"abba": 0, "cab": 1}, "abba"))
+    other.save(str(path))
+    named = load_tokenizer(str(path), tmp_path)
+    with pytest.raises(MarinError, match=r"but the data of .* was made with"):
+        invoke("generate", str(run), PROMPT, "--tokenizer", str(named))
+    with pytest.raises(MarinError, match=r"other.json: no tokenizer.json; expected"):
+        invoke("generate", str(run), PROMPT, "--tokenizer", str(path))

@@ -66,7 +66,9 @@ def record(step: int, **more: object) -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_a_run_report_is_drawn_from_its_metrics(tmp_path: Path) -> None:
+def test_a_run_report_is_drawn_from_its_metrics(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     lines = [record(1, unigram_loss=6.5), record(2), record(3, seq_len=1024, phase="cool")]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "metrics.jsonl").write_text(text + '{"step": 4, "lo')
@@ -75,16 +77,46 @@ def test_a_run_report_is_drawn_from_its_metrics(tmp_path: Path) -> None:
     assert "phase cool" in html
     assert "6.5" in html
     assert f"{100 * 3 / 384:.3f} %" in html
+    assert "line 4 is cut and left out" in caplog.text
 
 
-def test_a_report_without_steps_says_so(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text("")
-    assert "not logged a step" in write_run_report(tmp_path).read_text()
+def test_a_run_report_shows_evaluations_and_the_mixture_beside_its_target(tmp_path: Path) -> None:
+    cell, domain = "c00<b>", "d<i>"
+    evaluated = {
+        "eval/loss_micro": 4.125, "eval/loss_macro": 4.25, f"eval/loss/{domain}": 4.375,
+        "eval/dropless/loss_micro": 4.0625, "eval/drop_fraction": 0.015625,
+        "cells": {cell: 12_288, "c01": 512}, "cells_target": {cell: 12_345.4, "c01": 455.0},
+    }  # fmt: skip
+    lines = [record(1), record(2, **evaluated), record(3)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    html = write_run_report(tmp_path).read_text()
+    for shown in ("<b>4.125</b>", "<b>4.062</b>", "0.01562", "12,345", "12,288", "c00&lt;b&gt;"):
+        assert shown in html
+    assert "<b>4</b><span>steps</span>" in html
+    assert "in the first 3 steps" in html
+    assert cell not in html
+    assert domain not in html
+
+
+def test_a_matrix_of_two_layers_has_whole_numbers_on_its_axes() -> None:
+    svg = charts.heatmap([[0, 100], [100, 0]], x="expert", y="layer", label="share")
+    shown = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    assert {"0", "1", "100"} <= set(shown)
+    assert not any("." in text for text in shown)
+
+
+def test_metrics_without_a_step_are_one_line(tmp_path: Path) -> None:
+    for text in ("", '{"step": 0, "lo'):
+        (tmp_path / "metrics.jsonl").write_text(text)
+        with pytest.raises(MarinError, match=r"metrics\.jsonl: holds no step yet"):
+            write_run_report(tmp_path)
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_a_missing_or_broken_run_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(MarinError, match=r"metrics\.jsonl"):
         read_metrics(tmp_path)
-    (tmp_path / "metrics.jsonl").write_text("{}\nnonsense\n{}\n")
-    with pytest.raises(MarinError, match="line 2"):
-        read_metrics(tmp_path)
+    for broken in ("nonsense", "[]", "\x00"):
+        (tmp_path / "metrics.jsonl").write_text(f"{{}}\n{broken}\n{{}}\n")
+        with pytest.raises(MarinError, match="line 2"):
+            read_metrics(tmp_path)

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.training import rows
 
 from marin.errors import MarinError
 from marin.train.metrics import MetricsLog, read_metrics
 from marin.train.telemetry import CellTokens
-from marin.train.unigram import entropy
+from marin.train.unigram import entropy, unigram_loss
 
 
 def test_a_log_cut_to_a_checkpoint_goes_on_without_gap_or_duplicate(tmp_path: Path) -> None:
@@ -34,6 +35,7 @@ def test_a_log_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -> No
     path.write_text('{"step": 0}\n')
     with pytest.raises(MarinError, match="12 bytes, but the checkpoint was saved after 40"):
         MetricsLog(path, 40)
+    assert path.read_text() == '{"step": 0}\n'
 
 
 def test_numbers_that_json_lacks_come_back(tmp_path: Path) -> None:
@@ -49,6 +51,12 @@ def test_cell_tokens_count_past_32_bits() -> None:
     cells = CellTokens(("a", "b"), {"a": 2**40})
     cells.add(np.array([2**20, 1]), 2**18)
     assert cells.to_json() == {"a": 2**40 + 2**38, "b": 2**18}
+
+
+def test_a_token_beyond_the_vocabulary_is_one_line() -> None:
+    batch = rows(0, np.arange(2), 32)
+    with pytest.raises(MarinError, match=r"model.vocab = 3: batch 0 holds token \d+"):
+        unigram_loss(lambda step: batch, 1, 3)
 
 
 def test_entropy_of_equal_counts_is_the_log_of_their_number() -> None:

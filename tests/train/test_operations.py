@@ -1,6 +1,7 @@
 """Shortened, branched and remixed runs on real plans; nothing is trained, so they are quick."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from support.packing import write_store
 from support.training import tiny_model
 
+from marin.engine import write_manifest
 from marin.errors import MarinError
 from marin.mixture import Schedule, constant_batches, tilted
 from marin.packing import pack, plan
@@ -19,8 +21,9 @@ from marin.train.curriculum import Curriculum
 from marin.train.metrics import MetricsLog
 from marin.train.operations import branch, remix, shorten
 from marin.train.run import resume
+from marin.train.run import run as start
 from marin.train.run_directory import RunDirectory
-from marin.train.source import Source, open_source
+from marin.train.source import Source, check_vocab, open_source
 from marin.train.telemetry import cursor_of
 
 TOKENS = 1_024  # per batch
@@ -180,3 +183,58 @@ def test_targets_are_what_the_rows_of_the_plan_follow(run: Path) -> None:
         assert targets.sum() == pytest.approx(plan.tokens_after)
         # A cell is at most a row away in each of the two stages of row length.
         assert np.abs(counts - targets).max() <= 64 + 128
+
+
+def test_a_run_without_its_metrics_is_one_line(run: Path) -> None:
+    path = run / "metrics.jsonl"
+    path.unlink()
+    with pytest.raises(MarinError, match=r"metrics\.jsonl: missing, but the checkpoint was saved"):
+        resume(run)
+    assert not path.exists()
+
+
+def test_a_vocabulary_smaller_than_the_tokenizers_is_refused_before_anything(run: Path) -> None:
+    config = replace(RunDirectory(run).config(), run=run.with_name("fresh"))
+    says = r"model.vocab = 64: .* made with a tokenizer of 50000 tokens"
+    with pytest.raises(MarinError, match=says):
+        start(config)
+    assert not config.run.exists()
+    summary = {"store": str(run.with_name("store"))}  # as shards said before they knew the size
+    old = run.with_name("old")
+    old.mkdir()
+    write_manifest(old, "shards", parameters={}, inputs={}, rows={}, summary=summary)
+    with pytest.raises(MarinError, match=says):
+        check_vocab(old, 64)
+    check_vocab(old, 50_000)
+
+
+def test_a_complete_run_cannot_be_shortened_or_remixed(run: Path) -> None:
+    source, curriculum = opened(run)
+    checkpoints = Checkpoints(RunDirectory(run).checkpoints, keep=5)
+    cursor = cursor_of(curriculum, source, STEPS)
+    checkpoints.save(STEPS, {"step": jax.numpy.int32(STEPS)}, {"cursor": cursor})
+    checkpoints.close()
+    plan = (run / "plan.json").read_bytes()
+    with pytest.raises(MarinError, match=f"complete after {STEPS} steps and {curriculum.tokens}"):
+        shorten(run, to=curriculum.tokens - TOKENS)
+    with pytest.raises(MarinError, match="complete after"):
+        remix(run, specification=Schedule.from_json(source.schedule).revisions[-1].specification)
+    assert (run / "plan.json").read_bytes() == plan
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "changed"])
+def test_damaged_shards_are_named_before_anything_compiles(
+    run: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["marin.train.run"], "compile_ahead", None)
+    path = RunDirectory(run).config().shards / "part-00000.arrow"
+    content = bytearray(path.read_bytes())
+    if damage == "missing":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(content[:-1])
+    else:
+        content[: len(content) // 2] = bytes(len(content) // 2)
+        path.write_bytes(content)
+    with pytest.raises(MarinError, match=r"part-00000\.arrow.*; run marin pack --verify"):
+        resume(run, at=10)

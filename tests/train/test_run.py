@@ -12,7 +12,7 @@ import pytest
 from support.training import DROPPING, fake_source, tiny_model, write_held_out
 
 from marin.dispatch import Local
-from marin.engine import Silent
+from marin.engine import Progress, Silent
 from marin.errors import MarinError
 from marin.model import Batch, make_mesh
 from marin.train.checkpoint import Checkpoints
@@ -42,13 +42,23 @@ def config(run: Path, **changes: object) -> TrainConfig:
     return replace(base, **changes)
 
 
-def go(run: Path, **changes: object) -> RunResult:
+class Notes(Silent):
+    """Keeps what would be said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
+def go(run: Path, progress: Progress = Silent(), **changes: object) -> RunResult:
     """Trains in `run`; the held-out documents lie beside it."""
     run.mkdir(exist_ok=True)
     if not (run.parent / "validation").exists():
         write_held_out(run.parent)
     source = fake_source(SEGMENTS, run.parent)
-    return train(config(run, **changes), source, RunDirectory(run), progress=Silent())
+    return train(config(run, **changes), source, RunDirectory(run), progress=progress)
 
 
 def without_times(path: Path) -> list[dict[str, object]]:
@@ -115,7 +125,13 @@ def test_a_run_in_two_parts_equals_one_to_the_last_bit(straight: RunResult, tmp_
     run = tmp_path / "parts"
     first = go(run, stop_at=4)
     assert (first.complete, first.steps) == (False, 4)
-    second = go(run, profile=1)
+    notes = Notes()
+    second = go(run, notes, profile=1)
+    assert [note.partition(" (")[0] for note in notes.said] == [
+        "Train: going on from step 4 of 10",
+        "Train: compiling the step for rows of 32 tokens",
+    ]
+    assert f"{run}/checkpoints/" in notes.said[0]
     assert list((run / "profile").rglob("*.xplane.pb"))
     assert second.final_loss == straight.final_loss
     assert without_times(second.metrics) == without_times(straight.metrics)

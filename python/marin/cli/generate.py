@@ -16,7 +16,8 @@ TopK = Annotated[int, typer.Option(help="Draw from this many likeliest tokens; 0
 Seed = Annotated[int, typer.Option(help="Seed of the draws.")]
 At = Annotated[int | None, typer.Option(help="Step of the checkpoint; default: the newest.")]
 TokenizerOption = Annotated[
-    Path | None, typer.Option("--tokenizer", help="Tokenizer directory; default: the data's.")
+    Path | None,
+    typer.Option("--tokenizer", help="Tokenizer directory or its file; default: the data's."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -36,15 +37,13 @@ def generate(
     import jax.numpy as jnp
     import numpy as np
 
-    from marin.cli.trained import load_trained
+    from marin.cli.trained import load_trained, tokenizer_of
     from marin.datakit.tokenizer import open_tokenizer
     from marin.engine import read_manifest
     from marin.model.generate import generate as continue_prompt
 
+    directory = tokenizer_of(run, tokenizer)
     trained = load_trained(run, at)
-    directory = tokenizer or trained.tokenizer
-    if directory is None:
-        raise MarinError(f"{run}: its tokenizer is not beside it; name it with --tokenizer DIR")
     special = read_manifest(directory).summary
     text = open_tokenizer(directory)
     start = [] if special["bos"] is None else [special["bos"]]

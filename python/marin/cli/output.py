@@ -51,6 +51,9 @@ class TerminalProgress:
         with Bars(*columns, console=self._console) as bars:
             yield _Bar(bars, bars.add_task(escape(name), total=total))
 
+    def note(self, text: str) -> None:
+        self._console.print(escape(text), highlight=False, soft_wrap=True)
+
 
 class _Bar:
     def __init__(self, bars: Bars, task: TaskID) -> None:
@@ -72,6 +75,9 @@ class LineProgress:
         task = _LineTask(name, total, self._interval)
         yield task
         task.finish()
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
 
 
 class _LineTask:

@@ -25,7 +25,11 @@ class _ConfigOrCommand(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_ConfigOrCommand, no_args_is_help=True, help="Train a model: CONFIG starts or goes on."
+    cls=_ConfigOrCommand,
+    no_args_is_help=True,
+    subcommand_metavar="CONFIG | COMMAND [ARGS]...",
+    help="Train a model. marin train CONFIG starts the run of a configuration (TOML) or goes on "
+    "with it; its options: marin train start --help.",
 )
 
 Settings = Annotated[

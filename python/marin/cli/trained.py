@@ -1,10 +1,12 @@
 """The model of a run's checkpoint, for commands that look at what was trained."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from marin.engine import read_manifest
 from marin.errors import MarinError
 
 if TYPE_CHECKING:
@@ -21,8 +23,6 @@ class Trained:
     mesh: "Mesh"
     step: int
     qk_scale: float
-    tokenizer: Path | None
-    """Directory of the tokenizer that its data was made with, where one lies near the run."""
 
 
 def load_trained(run: Path, at: int | None) -> Trained:
@@ -53,13 +53,11 @@ def load_trained(run: Path, at: int | None) -> Trained:
         checkpoints.close()
     state = fill_named(trainee.layout, arrays)
     curriculum = Curriculum.from_json(json.loads((run / PLAN_NAME).read_text())["curriculum"])
-    shards = directory.legs(config)[-1].shards
     return Trained(
         model=trainee.model(state.parameters, state.router_bias),
         mesh=mesh,
         step=step,
         qk_scale=curriculum.at(max(step - 1, 0)).qk_scale,
-        tokenizer=_tokenizer_near(run, shards),
     )
 
 
@@ -67,21 +65,61 @@ def _of(at: int | None) -> str:
     return "" if at is None else f" of step {at}"
 
 
-def _tokenizer_near(run: Path, shards: Path) -> Path | None:
-    """The directory beside run or shards, or one level up, whose tokenizer has made the shards."""
-    from marin.engine import read_manifest
+def tokenizer_of(run: Path, named: Path | None) -> Path:
+    """The directory of the tokenizer that made a run's data: `named` (a tokenizer directory or the
+    `tokenizer.json` in one), or one found near the run, its shards, its store or its evaluation's
+    tokenizer.
 
-    try:
-        wanted = read_manifest(shards).summary["tokenizer"]
-    except MarinError:  # the shards are gone; a model can be looked at without them
-        return None
-    for path in (run, shards):
-        for folder in (path.resolve().parent, path.resolve().parent.parent):
-            for found in sorted(folder.glob("*/tokenizer.json")):
-                try:
-                    summary = read_manifest(found.parent).summary
-                except MarinError:
-                    continue
-                if summary.get("hash") == wanted:
+    Raises:
+      MarinError: not a run, no tokenizer directory, or one of another tokenizer.
+    """
+    from marin.train.evaluation import find_tokenizer
+    from marin.train.run_directory import RunDirectory
+
+    directory = RunDirectory(run)
+    config = directory.config()
+    legs = directory.legs(config)
+    wanted = directory.tokenizer() or _summary(legs[-1].shards).get("tokenizer")
+    if named is not None:
+        return _named_tokenizer(run, named, wanted)
+    places = [run]
+    for leg in legs:
+        places += [leg.shards, Path(_summary(leg.shards).get("store", leg.shards))]
+    if config.evaluation.tokenizer is not None:
+        places.append(config.evaluation.tokenizer)
+    if wanted is not None:
+        for place in dict.fromkeys(path.resolve() for path in places):
+            for folder in (place.parent, place.parent.parent):
+                found = find_tokenizer(folder, wanted)
+                if found is not None:
                     return found.parent
-    return None
+    raise MarinError(
+        f"{run}: the tokenizer that made its data is not beside the run, its shards or its store; "
+        "name it with --tokenizer: the directory that `marin datakit` wrote, or the tokenizer.json "
+        "in it"
+    )
+
+
+def _named_tokenizer(run: Path, named: Path, wanted: str | None) -> Path:
+    from marin.datakit.tokenizer import FILE_NAME
+
+    path = named.parent if named.name == FILE_NAME else named
+    if not (path / FILE_NAME).is_file():
+        raise MarinError(
+            f"{named}: no {FILE_NAME}; expected a tokenizer directory or the {FILE_NAME} in it"
+        )
+    found = read_manifest(path).summary.get("hash")
+    if wanted is not None and found != wanted:
+        raise MarinError(
+            f"{named}: tokenizer {found}, but the data of {run} was made with {wanted}; "
+            "name that one with --tokenizer"
+        )
+    return path
+
+
+def _summary(directory: Path) -> Mapping[str, Any]:
+    """What a directory's manifest says; nothing if it is gone: a model can be looked at without."""
+    try:
+        return read_manifest(directory).summary
+    except MarinError:
+        return {}

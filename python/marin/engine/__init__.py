@@ -1,6 +1,7 @@
 """Where work runs and how its results are kept: stages, manifests, atomic files."""
 
 from marin.engine.files import Writeback, atomic_file, write_json
+from marin.engine.json_lines import read_json_lines
 from marin.engine.manifest import (
     FileEntry,
     Manifest,
@@ -36,6 +37,7 @@ __all__ = [
     "file_entry",
     "finished_stage",
     "planning",
+    "read_json_lines",
     "read_manifest",
     "stage_directory",
     "verify_files",

@@ -20,6 +20,9 @@ class Progress(Protocol):
 
     def task(self, name: str, total: int | None) -> AbstractContextManager[Task]: ...
 
+    def note(self, text: str) -> None:
+        """Says one line at once, between the tasks or during one."""
+
 
 class Silent:
     """Shows nothing: the default of every stage."""
@@ -31,3 +34,6 @@ class Silent:
 
     def advance(self, count: int) -> None:
         del count
+
+    def note(self, text: str) -> None:
+        del text

@@ -121,6 +121,7 @@ def _summary(
     return {
         "store": str(store.path.resolve()),
         "tokenizer": store.tokenizer_hash,
+        "vocab_size": store.vocab_size,
         "cells": list(schedule.cells),
         "runs": [[run.steps, run.batch_size, run.seq_len] for run in schedule.runs],
         "stages": stages,

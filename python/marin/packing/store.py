@@ -48,6 +48,10 @@ class Store:
     def tokenizer_hash(self) -> str:
         return str(self.manifest.summary["tokenizer"]["hash"])
 
+    @property
+    def vocab_size(self) -> int:
+        return int(self.manifest.summary["tokenizer"]["vocab_size"])
+
     def files(self, cell: str) -> list[Path]:
         """The Arrow files of a cell, in the order that numbers its documents."""
         prefix = f"{cell}/"

@@ -23,7 +23,6 @@ from marin.model import HeroConfig
 from marin.pipelines.workspace import workspace
 from marin.report import Page, add_training, read_metrics
 from marin.report.data import add_cells, add_duplicates, add_mixture
-from marin.train.source import target_tokens
 
 Announce = Callable[[str, Mapping[str, Any]], None]
 """Told the name and the summary of each data stage when it has ended."""
@@ -101,7 +100,7 @@ def run(
         announce("shards", read_manifest(shards).summary)
         training = _train(store, shards, out, config, progress)
         report = out / "report.html"
-        _report(removed, store, schedule, training).write(report)
+        _report(removed, store, training).write(report)
     return QuickstartResult(out, report, store, shards, training)
 
 
@@ -217,21 +216,12 @@ def _train(
     )
 
 
-def _report(
-    removed: Path, store: Path, schedule: mixture.Schedule, training: train.RunResult
-) -> Page:
+def _report(removed: Path, store: Path, training: train.RunResult) -> Page:
     metrics = read_metrics(training.run)
     sizes = read_manifest(store).summary["cells"]
-    realized = next(record["cells"] for record in reversed(metrics) if "cells" in record)
     page = Page("Marin quickstart", "Documents to a trained mixture of experts.")
     add_training(page, metrics, unigram_loss=training.unigram_loss)
-    add_mixture(
-        page,
-        cells=schedule.cells,
-        target=target_tokens(schedule, schedule.rows),
-        realized=realized,
-        epochs={cell: realized.get(cell, 0) / sizes[cell]["tokens"] for cell in schedule.cells},
-    )
+    add_mixture(page, metrics, {cell: sizes[cell]["tokens"] for cell in sizes})
     add_duplicates(page, read_manifest(removed).summary)
     add_cells(page, read_manifest(store).summary)
     return page

@@ -13,12 +13,13 @@ from cycler import cycler
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 COLORS = ("#0b6e99", "#c8553d", "#3d8b5f", "#8a5fb0", "#b8860b", "#5b6b7b")
 # `Any`: matplotlib types each key of its parameters on its own.
 _STYLE: Any = {
     "axes.grid": True,
-    "axes.prop_cycle": cycler(color=COLORS),
+    "axes.prop_cycle": cycler(linestyle=["-", "--"]) * cycler(color=COLORS),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "font.size": 9,
@@ -101,6 +102,8 @@ def heatmap(
                 matrix, aspect="auto", origin="lower", cmap="RdBu_r",
                 vmin=center - reach, vmax=center + reach,
             )  # fmt: skip
+        for axis in (axes.xaxis, axes.yaxis):  # rows and columns have no halves
+            axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         figure.colorbar(image, label=_plain(label))
         return _svg(figure)
 

@@ -72,36 +72,42 @@ def add_cells(page: Page, store: Summary) -> None:
 
 
 def add_mixture(
-    page: Page,
-    cells: Sequence[str],
-    target: Mapping[str, float],
-    realized: Mapping[str, int],
-    epochs: Mapping[str, float],
+    page: Page, metrics: Sequence[Summary], available: Mapping[str, int] | None = None
 ) -> None:
-    """Target and realized tokens per cell at the end of the run.
+    """Target and realized tokens per cell, as the last record of a run that holds them says.
 
-    `target` and `realized` are tokens per cell; `epochs` how often the run read each cell.
+    Without such a record there is no section. `available` are the tokens of each cell in the store:
+    then there is a column of epochs.
     """
+    last = next((record for record in reversed(metrics) if "cells" in record), None)
+    if last is None:
+        return
+    realized: Mapping[str, int] = last["cells"]
+    target: Mapping[str, float] = last.get("cells_target", {})
     section = page.section(
         "Mixture",
-        "Weights per cell change at the phase switch. Each cell stays within 1.5 rows of its "
-        "target at every row of the run; what differs below is that and padding.",
+        f"Positions per cell in the first {int(last['step']) + 1:,} steps, padding included. Each "
+        "cell stays within 1.5 rows of its target at every row of the run.",
     )
+    groups = {
+        "target": [target.get(cell, 0.0) for cell in realized],
+        "realized": [float(tokens) for tokens in realized.values()],
+    }
+    if not target:
+        del groups["target"]
     section.plot(
         "Tokens per cell: what the mixture asks for, and what the run read.",
-        charts.bars(
-            cells,
-            {
-                "target": [target.get(cell, 0.0) for cell in cells],
-                "realized": [float(realized.get(cell, 0)) for cell in cells],
-            },
-            y="tokens",
-        ),
+        charts.bars(list(realized), groups, y="tokens"),
     )
     section.table(
-        ["cell", "target tokens", "realized tokens", "epochs"],
+        ["cell", "target tokens", "realized tokens", *(["epochs"] if available else [])],
         [
-            [cell, round(target.get(cell, 0.0)), realized.get(cell, 0), epochs.get(cell, 0.0)]
-            for cell in cells
+            [
+                cell,
+                round(target[cell]) if cell in target else "",
+                tokens,
+                *([tokens / available[cell]] if available else []),
+            ]
+            for cell, tokens in realized.items()
         ],
     )

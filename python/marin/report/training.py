@@ -1,37 +1,37 @@
 """The training part of a report, from `metrics.jsonl` alone."""
 
-import json
+import logging
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from marin.engine import read_json_lines
 from marin.errors import MarinError
 from marin.report import charts
+from marin.report.data import add_mixture
 from marin.report.page import Page, Section
 
 Metrics = Sequence[Mapping[str, Any]]
 
+_LOG = logging.getLogger(__name__)
+_DOMAINS_DRAWN = 12  # lines that one plot can tell apart
+
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The records of a run in the order of steps; a half-written last line is left out.
+    """The records of a run in the order of steps; a half-written last line is left out with a
+    warning.
 
     Raises:
-      MarinError: there is no `metrics.jsonl`, or a line before the last is no JSON object.
+      MarinError: there is no `metrics.jsonl`, it holds no step, or a complete line is no JSON
+        object.
     """
     path = run / "metrics.jsonl"
-    try:
-        lines = path.read_text().splitlines(keepends=True)
-    except OSError as error:
-        raise MarinError(f"{path}: {error.strerror}; expected the directory of a run") from None
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()
-    records = []
-    for number, line in enumerate(lines, 1):
-        try:
-            records.append(json.loads(line))
-        except ValueError as error:
-            raise MarinError(f"{path}, line {number}: no JSON ({error})") from None
+    records, cut = read_json_lines(path)
+    if not records:
+        raise MarinError(f"{path}: holds no step yet, so there is nothing to report")
+    if cut:
+        _LOG.warning("%s: line %d is cut and left out", path, len(records) + 1)
     return records
 
 
@@ -54,13 +54,15 @@ def switches(metrics: Metrics) -> dict[str, float]:
 
 
 def add_training(page: Page, metrics: Metrics, *, unigram_loss: float | None = None) -> None:
-    """Adds the sections on loss, optimization, routing and time."""
+    """Adds the sections on loss, optimization, time, evaluations (if there are any) and routing."""
     steps = [record for record in metrics if "loss" in record]
     if not steps:
         page.section("Training", "The run has not logged a step yet.")
         return
     events = switches(metrics)
     _add_loss(page.section("Training"), steps, events, unigram_loss)
+    if any("eval/loss_micro" in record for record in steps):
+        _add_evaluation(page.section("Evaluation"), steps, events)
     _add_routing(page.section("Expert dispatch"), steps, events)
 
 
@@ -68,7 +70,7 @@ def _add_loss(
     section: Section, steps: Metrics, events: dict[str, float], unigram_loss: float | None
 ) -> None:
     last = steps[-1]
-    section.fact("steps", int(last["step"]))
+    section.fact("steps", int(last["step"]) + 1)  # the first one is step 0
     section.fact("tokens", int(last["tokens"]))
     section.fact("final loss (nats/token)", float(last["loss"]))
     levels = {}
@@ -103,6 +105,55 @@ def _add_loss(
             x="step", y="seconds", log=True,
         ),
     )  # fmt: skip
+
+
+def _add_evaluation(section: Section, steps: Metrics, events: dict[str, float]) -> None:
+    section.text = (
+        "Losses on held-out documents, in nats per token: micro over all domains together, macro "
+        "the mean of the domains. As trained: with the transport of the run, which may drop; "
+        "dropless: the same weights with no assignment dropped."
+    )
+    kinds = {"as trained": "eval/", "dropless": "eval/dropless/"}
+    means = {"micro": "loss_micro", "macro": "loss_macro"}
+    curves = {
+        f"{mean}, {kind}": column(steps, prefix + key)
+        for mean, key in means.items()
+        for kind, prefix in kinds.items()
+    }
+    curves = {name: curve for name, curve in curves.items() if curve[0]}
+    for name, (_, values) in curves.items():
+        section.fact(f"last {name}", values[-1])
+    for label, key in (
+        ("bits per byte, as trained", "eval/bits_per_byte"),
+        ("dropped in the last evaluation", "eval/drop_fraction"),
+    ):
+        _, values = column(steps, key)
+        if values:
+            section.fact(label, values[-1])
+    section.plot(
+        "Loss on held-out documents.",
+        charts.lines(curves, x="step", y="nats per token", events=events),
+    )
+    domains = {kind: _group(steps, f"{prefix}loss/") for kind, prefix in kinds.items()}
+    trained = domains["as trained"]
+    worst = sorted(trained, key=lambda name: -trained[name][1][-1])[:_DOMAINS_DRAWN]
+    if not worst:
+        return
+    some = "" if len(worst) == len(trained) else f", the {len(worst)} of highest loss"
+    section.plot(
+        f"Loss by domain, as trained{some}.",
+        charts.lines(
+            {name: trained[name] for name in sorted(worst)},
+            x="step", y="nats per token", events=events,
+        ),
+    )  # fmt: skip
+    section.table(
+        ["domain", *(f"last loss, {kind}" for kind in kinds)],
+        [
+            [name, *(curves[name][1][-1] if name in curves else "" for curves in domains.values())]
+            for name in trained
+        ],
+    )
 
 
 def _add_routing(section: Section, steps: Metrics, events: dict[str, float]) -> None:
@@ -173,6 +224,7 @@ def write_run_report(run: Path) -> Path:
     page = Page(f"Run {run.resolve().name}", "Drawn from metrics.jsonl.")
     unigram = next((r["unigram_loss"] for r in metrics if "unigram_loss" in r), None)
     add_training(page, metrics, unigram_loss=unigram)
+    add_mixture(page, metrics)
     path = run / "report.html"
     page.write(path)
     return path

@@ -148,7 +148,9 @@ def evaluation_of(
     settings, segment = config.evaluation, curriculum.segments[0]
     if not settings.times:
         return None
-    tokenizer = settings.tokenizer or find_tokenizer(source.store, source.tokenizer)
+    tokenizer = settings.tokenizer or find_tokenizer(
+        source.store.resolve().parent, source.tokenizer
+    )
     held_out = held_out_rows(source.store, segment.seq_len, settings.tokens, tokenizer)
     if held_out is None:
         return None
@@ -163,9 +165,9 @@ def evaluation_of(
     return Evaluator(held_out, trainee, rows, steps, compiled, processes)
 
 
-def find_tokenizer(store: Path, wanted: str) -> Path | None:
-    """The `tokenizer.json` of a directory beside the store that has this content hash."""
-    for found in sorted(store.resolve().parent.glob("*/tokenizer.json")):
+def find_tokenizer(folder: Path, wanted: str) -> Path | None:
+    """The `tokenizer.json` of a directory in `folder` that has this content hash."""
+    for found in sorted(folder.glob("*/tokenizer.json")):
         try:
             summary = read_manifest(found.parent).summary
         except MarinError:

@@ -12,6 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from marin.engine import read_json_lines
 from marin.errors import MarinError
 
 METRICS_NAME = "metrics.jsonl"
@@ -22,13 +23,8 @@ class MetricsLog:
     """The open file, cut to `length` bytes."""
 
     def __init__(self, path: Path, length: int = 0) -> None:
+        check_length(path, length)
         self._path = path
-        size = path.stat().st_size if path.exists() else 0
-        if size < length:
-            raise MarinError(
-                f"{path}: {size} bytes, but the checkpoint was saved after {length}; "
-                "restore the file or start a new run"
-            )
         self._file = path.open("ab")
         self._file.truncate(length)
         self._file.seek(length)
@@ -48,11 +44,29 @@ class MetricsLog:
         self._file.close()
 
 
+def check_length(path: Path, length: int) -> None:
+    """Checks that the metrics up to a checkpoint are there.
+
+    Raises:
+      MarinError: the file has less than `length` bytes, or is missing.
+    """
+    size = path.stat().st_size if path.exists() else 0
+    if size < length:
+        found = f"{size} bytes" if path.exists() else "missing"
+        raise MarinError(
+            f"{path}: {found}, but the checkpoint was saved after {length} bytes of it; "
+            "restore the file or start a new run"
+        )
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Every complete line, in order. Strings that stand for NaN and infinities become floats."""
-    with path.open("rb") as file:
-        lines = [json.loads(line) for line in file if line.endswith(b"\n")]
-    return [{key: _number(value) for key, value in line.items()} for line in lines]
+    """Every complete line, in order. Strings that stand for NaN and infinities become floats.
+
+    Raises:
+      MarinError: the file cannot be read, or a complete line is no JSON object.
+    """
+    records, _ = read_json_lines(path)
+    return [{key: _number(value) for key, value in record.items()} for record in records]
 
 
 def last_records(path: Path, length: int, count: int) -> list[dict[str, Any]]:

@@ -41,15 +41,15 @@ def shorten(
     Phase boundary and row length switches move with the horizon, being fractions of it.
 
     Raises:
-      MarinError: the run is being trained; `to` is not between the tokens seen and the old horizon,
-        or cuts more than 25 % without `force`.
+      MarinError: the run is being trained or complete; `to` is not between the tokens seen and the
+        old horizon, or cuts more than 25 % without `force`.
     """
     directory = RunDirectory(path)
     config = directory.config()
     with directory.locked():
         source = open_source(directory.legs(config))
         curriculum = directory.curriculum(config, source)
-        step = _newest(directory)
+        step = _newest(directory, curriculum)
         seen = _tokens_at(curriculum, step)
         if not seen < to < curriculum.tokens:
             raise MarinError(
@@ -66,13 +66,17 @@ def shorten(
 
 
 def remix(path: Path, *, specification: Specification, progress: Progress | None = None) -> Revised:
-    """Trains with another mixture from the newest checkpoint of the run in `path` on."""
+    """Trains with another mixture from the newest checkpoint of the run in `path` on.
+
+    Raises:
+      MarinError: the run is being trained or complete, or the mixture does not fit its store.
+    """
     directory = RunDirectory(path)
     config = directory.config()
     with directory.locked():
         source = open_source(directory.legs(config))
         curriculum = directory.curriculum(config, source)
-        step = _newest(directory)
+        step = _newest(directory, curriculum)
         schedule = Schedule.from_json(source.schedule).revised(step, specification=specification)
         return _revise(directory, source, curriculum, step, schedule, progress)
 
@@ -172,9 +176,16 @@ def _stages_of_branch(schedule: Schedule, at: int, horizon: int, seq_len: int) -
     return (Stage(0.0, seq_len, tokens // seq_len),)
 
 
-def _newest(directory: RunDirectory) -> int:
+def _newest(directory: RunDirectory, curriculum: Curriculum) -> int:
+    """The newest checkpoint's step, which is not the last one of the run: 0 without any."""
     steps = complete_steps(directory.checkpoints)
-    return steps[-1] if steps else 0
+    step = steps[-1] if steps else 0
+    if step == curriculum.steps:
+        raise MarinError(
+            f"{directory.path}: complete after {step} steps and {curriculum.tokens} tokens, so "
+            "nothing of it can be changed; marin train branch starts from an older checkpoint"
+        )
+    return step
 
 
 def _tokens_at(curriculum: Curriculum, step: int) -> int:

@@ -25,10 +25,10 @@ from marin.train.data import feed
 from marin.train.devices import ensure_devices, peak_flops
 from marin.train.evaluation import evaluation_of
 from marin.train.loop import Loop
-from marin.train.metrics import MetricsLog, last_records, read_metrics
+from marin.train.metrics import MetricsLog, check_length, last_records, read_metrics
 from marin.train.processes import ALONE, Processes
 from marin.train.run_directory import RunDirectory
-from marin.train.source import Source, first_leg, open_source
+from marin.train.source import Source, check_files, check_vocab, first_leg, open_source
 from marin.train.state import fill_named, named_arrays, take_apart
 from marin.train.telemetry import Cost, cursor_of
 from marin.train.unigram import unigram_loss
@@ -65,10 +65,11 @@ def run(
     when complete. Every one of the run's `processes` calls this.
 
     Raises:
-      MarinError: the directory holds another run or is in use; shards, mesh or batch do not fit;
-        the newest checkpoint is damaged.
+      MarinError: the directory holds another run or is in use; shards, vocabulary, mesh or batch do
+        not fit; the newest checkpoint is damaged.
     """
-    first_leg(config.shards)  # unreadable shards leave no run directory behind
+    first_leg(config.shards)  # unreadable or unfit shards leave no run directory behind
+    check_vocab(config.shards, config.model.vocab)
     directory = RunDirectory(config.run)
     return _held(config, directory, None, progress, processes)
 
@@ -100,6 +101,7 @@ def _held(
     processes: Processes,
 ) -> RunResult:
     """Trains while the first process holds the directory."""
+    check_files(directory.legs(config)[-1].shards)
     if processes.count > 1:
         ensure_devices(config.mesh.devices, processes.count)  # processes talk over devices
     with ExitStack() as stack:
@@ -125,13 +127,20 @@ def train(
 
     def prepare() -> tuple[int, dict[str, Any]]:
         curriculum = directory.curriculum(config, source)
-        return _saved_state(directory.checkpoints, at, curriculum, source)
+        step, saved = _saved_state(directory.checkpoints, at, curriculum, source)
+        check_length(directory.metrics, saved.get("metrics_bytes", 0))
+        if step < curriculum.steps:
+            source.read_whole(step)  # damage shows now, not when the step has compiled
+        return step, saved
 
     start, saved = processes.from_first(prepare)
     curriculum = directory.curriculum(config, source)
     steps = range(start, min(curriculum.steps, config.stop_at or curriculum.steps))
     if not steps:
         return _result(directory, curriculum)
+    if start:
+        found = checkpoint_directory(directory.checkpoints, start)
+        progress.note(f"Train: going on from step {start} of {curriculum.steps} ({found})")
     ensure_devices(config.mesh.devices, processes.count)
     mesh = make_mesh(**vars(config.mesh))
     _check_batches(curriculum, config)
@@ -141,14 +150,16 @@ def train(
         compiler = stack.enter_context(
             compile_ahead(trainee, curriculum, steps, len(source.cells), config.microbatches)
         )
+        length = curriculum.at(start).segment.seq_len
+        progress.note(f"Train: compiling the step for rows of {length} tokens")
         checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep, processes)
         stack.callback(checkpoints.close)
         checkpoints.sweep(after=start)
-        length = saved.get("metrics_bytes", 0)
-        recalled = last_records(directory.metrics, length, RECALLED)
+        logged = saved.get("metrics_bytes", 0)
+        recalled = last_records(directory.metrics, logged, RECALLED)
         log = None
         if processes.is_first:
-            log = MetricsLog(directory.metrics, length)
+            log = MetricsLog(directory.metrics, logged)
             stack.callback(log.close)
             if config.log.wandb:
                 mirror = WandbMirror(directory.path, _wandb_settings(config, directory))

@@ -95,6 +95,10 @@ class RunDirectory:
         plan: dict[str, Any] = json.loads(self._plan.read_text())
         return plan
 
+    def tokenizer(self) -> str | None:
+        """The content hash of what made the run's tokens; None before there is a plan."""
+        return self.plan().get("tokenizer") if self._plan.is_file() else None
+
     def write_plan(self, curriculum: Curriculum, source: Source) -> None:
         """Replaces `plan.json`."""
         write_json(

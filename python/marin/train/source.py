@@ -7,6 +7,7 @@ plan.
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from marin.engine import read_manifest
+from marin.engine import read_manifest, verify_files
 from marin.errors import MarinError
 from marin.mixture import Schedule
+from marin.packing.shard import REPAIR
+from marin.packing.store import Store
 from marin.stream import Batch, Stream
 from marin.train.curriculum import Segment
 
@@ -66,6 +69,35 @@ class Source:
 def first_leg(shards: Path) -> Leg:
     """The only leg of a fresh run."""
     return Leg(0, shards, Stream(shards).plan)
+
+
+def check_files(shards: Path) -> None:
+    """Checks that every file of the shards is there in its size, without reading any.
+
+    Raises:
+      MarinError: one is missing or cut.
+    """
+    damage = next(iter(verify_files(shards, read_manifest(shards), content=False)), None)
+    if damage is not None:
+        raise MarinError(f"{damage}; {REPAIR}")
+
+
+def check_vocab(shards: Path, vocab: int) -> None:
+    """Checks that a model of `vocab` tokens knows every token of the shards.
+
+    Raises:
+      MarinError: their tokenizer has more tokens.
+    """
+    summary = read_manifest(shards).summary
+    size = summary.get("vocab_size")
+    if size is None:  # packed before the shards' manifest said it
+        with suppress(MarinError):  # the store is gone
+            size = Store(Path(summary["store"])).vocab_size
+    if size is not None and vocab < size:
+        raise MarinError(
+            f"model.vocab = {vocab}: {shards} was made with a tokenizer of {size} tokens; "
+            f"set model.vocab to {size} or more"
+        )
 
 
 def open_source(legs: Sequence[Leg], *, process: int = 0, processes: int = 1) -> Source:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from marin.errors import MarinError
 from marin.stream import Batch as HostBatch
 
 _MAX_BATCHES = 1_000  # a sample of evenly spaced batches is enough: tokens by the million
@@ -13,11 +14,19 @@ def unigram_loss(read: Callable[[int], HostBatch], steps: int, vocab: int) -> fl
     """Entropy in nats of the tokens that a run predicts: the loss of the best unigram model.
 
     Exact for up to 1,000 steps, else over 1,000 evenly spaced ones.
+
+    Raises:
+      MarinError: a token is not below `vocab`.
     """
     counts = np.zeros(vocab, np.int64)
     for step in np.unique(np.linspace(0, steps - 1, min(steps, _MAX_BATCHES)).astype(np.int64)):
         batch = read(int(step))
         targets = batch.tokens[:, 1:][batch.loss_mask[:, :-1]]
+        if targets.max(initial=0) >= vocab:
+            raise MarinError(
+                f"model.vocab = {vocab}: batch {step} holds token {targets.max()}; set model.vocab "
+                "to the size of the tokenizer that made the shards, or more"
+            )
         counts += np.bincount(targets, minlength=vocab)
     return entropy(counts)
 
