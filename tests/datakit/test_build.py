@@ -298,3 +298,5 @@ def test_the_command_line_builds_plans_and_inspects(
         "--root", tmp_path / "more",
     )  # fmt: skip
     assert kept["rows"] == 228
+    summary = run("datakit", "inspect", built["store"])["tables"]["Summary"]  # type: ignore[index]
+    assert ["tokens", built["tokens"]] in summary["rows"]
