@@ -1,6 +1,7 @@
 """How every command fails: one line on stderr, exit code 2, no traceback."""
 
 import errno
+import os
 import subprocess
 import sys
 
@@ -31,6 +32,16 @@ def test_an_unknown_command_exits_with_2() -> None:
     done = marin("no-such-command")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    for arguments in (["--help"], ["mix", "check", "harrier-2026.08.18", "--json"]):
+        read, write = os.pipe()
+        os.close(read)
+        command = [sys.executable, "-m", "marin.cli", *arguments]
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+        os.close(write)
+        assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_a_full_disk_is_one_line_and_other_system_errors_are_not_hidden(

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from marin.cli.app import app
 from marin.cli.dedup import parse_bytes
 from marin.errors import MarinError
 
@@ -27,6 +28,7 @@ def test_json_has_the_promised_keys(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert (answer["documents"], answer["kept"]) == (2, 1)
+    assert "Read candidates again" not in done.stderr
     assert (answer["removed_exact"], answer["removed_fuzzy"]) == (1, 0)
     assert answer["seconds"] > 0
     assert answer["peak_bytes"] > 0
@@ -38,6 +40,18 @@ def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     done = marin("dedup", str(tmp_path / "absent"), "--out", str(tmp_path / "out"))
     assert done.returncode == 2
     assert done.stderr == f"marin: {tmp_path / 'absent'}: no such file or directory\n"
+
+
+def test_a_source_that_is_in_no_document_is_refused_before_any_work(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": ["a", "b"], "text": ["x", "y"], "source": ["web", None]}), path)
+    out = tmp_path / "out"
+    for option in ("--priority", "--exempt"):
+        with pytest.raises(
+            MarinError, match=f"{option}: no document is of the source 'foo', .*web"
+        ):
+            app(["dedup", str(path), "--out", str(out), option, "web,foo"], standalone_mode=False)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ CONFIG = 'shards = "shards"\nrun = "run"\n[model]\npreset = "tiny"\n'
     ("arguments", "says"),
     [
         (["none.toml"], "none.toml: cannot be read"),
-        (["run.toml"], "shards: no manifest.json"),
+        (["run.toml"], "shards: no such directory"),
         (["run.toml", "--set", "mesh.experts=2"], "mesh.experts: unknown key"),
         (["run.toml", "--set", "evaluation.times=-1"], "evaluation.times = -1"),
         (["run.toml", "--set", "log.peak_flops=0"], "log.peak_flops = 0"),

@@ -201,7 +201,17 @@ def test_a_build_killed_at_every_few_files_ends_with_the_same_bytes(tmp_path: Pa
         ("n = 8", "n = 2", "n = 2: expected 6 to 100 words"),
         ('engine = "local"', 'engine = "gpu"', "engine 'gpu': expected local"),
         ("[embed]", "[embed", "not TOML"),
-        ('paths = ["notes"]', 'paths = ["note"]', "no such file or folder"),
+        ('paths = ["notes"]', 'paths = ["note"]', "note: no such file or folder; paths are rel"),
+        ('paths = ["notes"]', 'paths = ["x/n*"]', "nothing matches the pattern .*x/n"),
+        ('paths = ["notes"]', 'paths = "notes"', "paths = 'notes': expected a list"),
+        ('name = "notes"', 'name = "no/tes"', "source name 'no/tes': expected letters"),
+        ("vocab_size = 300", 'vocab_size = "x"', "vocab_size = 'x': expected a whole number"),
+        ("vocab_size = 300", "vocab_size = 8", "tokenizer: vocab_size = 8: expected at least"),
+        ("validation = 0.1", "validation = 2", "store: validation = 2.0: expected a share"),
+        ("validation = 0.1", "seed = -1", "store: seed = -1: expected 0 to"),
+        ("[embed]", "[quality]\nbuckets = 0\n[embed]", "quality: buckets = 0: expected 1 to 100"),
+        ("[embed]", '[dedup]\npriority = ["x"]\n[embed]', "dedup: priority names 'x', expected"),
+        ("dimensions = 32", "dimensions = 8", "embed: dimensions = 8: expected 16 to 16,384"),
     ],
 )
 def test_a_wrong_configuration_is_one_line_that_names_the_key(
@@ -211,8 +221,48 @@ def test_a_wrong_configuration_is_one_line_that_names_the_key(
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(MarinError, match=match) as error:
         plan(load_settings(path))
-        build(load_settings(path))
     assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_paths_of_a_file_in_a_subfolder_are_relative_to_it_and_names_of_datasets_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "adv" / "there").mkdir(parents=True)
+    path = Path("adv/build.toml")
+
+    def paths(*written: str) -> tuple[str, ...]:
+        path.write_text(f'output = "my/out"\n[[source]]\nname = "a"\npaths = {list(written)}')
+        settings = load_settings(path)
+        assert settings.output == Path("adv/my/out")
+        return settings.sources[0].paths
+
+    assert paths("there", "own/name") == ("adv/there", "own/name")
+    for written in ("corpus", "a/b/c", "./x"):
+        with pytest.raises(
+            MarinError, match=r"adv/\S+: no such file or folder; paths are relative"
+        ):
+            paths(written)
+    with pytest.raises(MarinError, match=r"nothing matches the pattern adv/corpus/nothing\*\.py"):
+        paths("corpus/nothing*.py")
+
+
+def test_an_empty_source_is_told_and_a_build_of_nothing_stops_after_reading(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = _write(tmp_path)
+    for note in (tmp_path / "notes").iterdir():
+        note.unlink()
+    done = build(load_settings(path))
+    assert read_manifest(done["corpus"]).rows == 200
+    line = f"source 'notes': no documents in {tmp_path / 'notes'}: no files found"
+    assert line in caplog.messages
+    (tmp_path / "lines.jsonl").write_text("broken\n")
+    path.write_text(path.read_text().replace('"out"', '"new"'))
+    with pytest.raises(MarinError, match=r"lines.jsonl: 1 quarantined .*; source 'notes': no doc"):
+        build(load_settings(path))
+    assert {p.name.partition("-")[0] for p in (tmp_path / "new").iterdir()} == {"ingest"}
 
 
 def test_one_id_in_two_sources_is_one_line(tmp_path: Path) -> None:
@@ -248,3 +298,5 @@ def test_the_command_line_builds_plans_and_inspects(
         "--root", tmp_path / "more",
     )  # fmt: skip
     assert kept["rows"] == 228
+    summary = run("datakit", "inspect", built["store"])["tables"]["Summary"]  # type: ignore[index]
+    assert ["tokens", built["tokens"]] in summary["rows"]

@@ -60,11 +60,8 @@ def test_nothing_is_found_where_there_is_nothing(make_documents: Make, tmp_path:
         assert all(row["keep"] for row in _rows(directory))
 
 
-def test_wrong_settings_name_the_key(make_documents: Make, tmp_path: Path) -> None:
-    documents = make_documents(["text"])
-    for config, match in (
-        (DecontaminateConfig(n=5), "n = 5"),
-        (DecontaminateConfig(threshold=0), "threshold = 0"),
-    ):
-        with pytest.raises(MarinError, match=match):
-            _run(documents, documents, tmp_path, config, None)
+def test_wrong_settings_name_the_key() -> None:
+    with pytest.raises(MarinError, match="n = 5"):
+        DecontaminateConfig(n=5)
+    with pytest.raises(MarinError, match="threshold = 0"):
+        DecontaminateConfig(threshold=0)

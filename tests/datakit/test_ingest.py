@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from marin import MarinError
+from marin.cli.app import app
 from marin.datakit import Source, ingest
 from marin.datakit.ingest import QUARANTINE
 from marin.datakit.parts import part_names, read_groups
@@ -260,12 +261,94 @@ def test_workers_and_interruptions_do_not_change_a_byte(
 def test_paths_that_are_nothing_are_one_line(tmp_path: Path) -> None:
     for path, match in (
         (str(tmp_path / "absent"), "no such file or folder"),
-        (str(tmp_path / "*.jsonl"), "no such file or folder"),
+        (str(tmp_path / "*.jsonl"), "nothing matches the pattern"),
     ):
-        with pytest.raises(MarinError, match=match.replace("*", ".")) as error:
+        with pytest.raises(MarinError, match=match) as error:
             _ingest(tmp_path, path)
         assert "\n" not in str(error.value)
     with pytest.raises(MarinError, match="format = 'xml', expected auto"):
         _ingest(tmp_path, tmp_path, format="xml")
     with pytest.raises(MarinError, match="paths is empty"):
         _ingest(tmp_path)
+    for name in ("", "mi/ne", "a b"):
+        with pytest.raises(MarinError, match=f"source name '{name}': expected letters"):
+            ingest(Source(name, (str(CASES / "plain.jsonl"),)), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+class _NoNetwork:
+    """A file system of a library whose errors are no `OSError`s."""
+
+    def get_file_info(self, _: object) -> None:
+        raise RuntimeError("[Errno -2] Name or service not known")
+
+
+def test_a_name_that_is_no_path_is_tried_as_a_dataset_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def filesystem(url: str) -> tuple[_NoNetwork, str]:
+        asked.append(url)
+        return _NoNetwork(), url
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("marin.datakit.sources.filesystem", filesystem)
+    with pytest.raises(MarinError, match="own/name: no such file or folder here, tried as a") as e:
+        _ingest(tmp_path, "own/name")
+    assert str(e.value).endswith(
+        "Name or service not known; check the path, or the dataset's name, the network and HF_TOKEN"
+    )
+    with pytest.raises(MarinError, match=r"s3://own/name: .* not known; check the URL"):
+        _ingest(tmp_path, "s3://own/name")
+    for path, match in (
+        ("own/name*.py", "nothing matches the pattern own/name"),
+        ("a/b/c", "a/b/c: no such file or folder; name"),
+        ("name", "name: no such file or folder; name"),
+        ("./name", "no such file or folder; name"),
+    ):
+        with pytest.raises(MarinError, match=match):
+            _ingest(tmp_path, path)
+    assert asked == ["hf://datasets/own/name", "s3://own/name"]
+
+
+def test_the_quarantine_is_told_with_an_example(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = _ingest(tmp_path, CASES / "broken_lines.jsonl")
+    (line,) = caplog.messages
+    assert "source web: 5 quarantined (2 not JSON, " in line
+    assert "; for example broken_lines.jsonl, record 1: not JSON" in line
+    assert line.endswith(f"; all: {directory / QUARANTINE}")
+    assert "\n" not in line
+
+
+def _empty(folder: Path) -> dict[str, tuple[Path, str]]:
+    """Paths that hold no document, and why."""
+    folder.mkdir()
+    (folder / "nothing").mkdir()
+    (folder / "code.py").write_text("import os\n" * 3)
+    (folder / "zero.parquet").write_bytes(b"")
+    (folder / "lines.parquet").write_text('{"text": "x"}\n')
+    table = pa.table({"text": ["a" * 5000]})
+    cut = folder / "cut.parquet"
+    pq.write_table(table, cut)
+    cut.write_bytes(cut.read_bytes()[:60])
+    return {
+        "nothing": (folder / "nothing", "no files found"),
+        "zero": (folder / "zero.parquet", "for example zero.parquet: unreadable"),
+        "lines": (folder / "lines.parquet", "for example lines.parquet: unreadable"),
+        "cut": (cut, "for example cut.parquet: unreadable"),
+        "rows": (CASES / "empty.jsonl", "1 files found, none of them with a record"),
+    }
+
+
+def test_the_command_refuses_an_ingest_of_nothing_and_says_why(tmp_path: Path) -> None:
+    cases = _empty(tmp_path / "in")
+    formats = {"code": (tmp_path / "in" / "code.py", "3 quarantined .3 not JSON.; for example")}
+    for name, (path, reason) in (cases | formats).items():
+        options = ["--format", "jsonl"] if name == "code" else []
+        root = str(tmp_path / "out")
+        with pytest.raises(MarinError, match=f"no documents in {path}: .*{reason}") as error:
+            app(["datakit", "ingest", str(path), "--root", root, *options], standalone_mode=False)
+        assert "\n" not in str(error.value)

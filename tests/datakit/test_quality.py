@@ -52,6 +52,6 @@ def test_equal_scores_share_a_bucket(make_documents: Make, tmp_path: Path) -> No
     assert table["score"].to_pylist()[7:] == [0.0, 0.0]
 
 
-def test_no_buckets_is_one_line(topics: Path, tmp_path: Path) -> None:
+def test_no_buckets_is_one_line() -> None:
     with pytest.raises(MarinError, match="buckets = 0"):
-        quality(score_quality(topics, tmp_path), tmp_path, QualityConfig(buckets=0))
+        QualityConfig(buckets=0)

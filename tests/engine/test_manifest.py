@@ -69,6 +69,16 @@ def test_a_manifest_that_cannot_be_read_is_one_line(tmp_path: Path, text: str) -
     assert "\n" not in str(error.value)
 
 
+def test_a_directory_that_is_none_says_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(MarinError, match=r"absent: no such directory$"):
+        read_manifest(tmp_path / "absent")
+    with pytest.raises(MarinError, match=r"no manifest.json, so it is unfinished"):
+        read_manifest(tmp_path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(MarinError, match=r"file: a file, expected a directory"):
+        read_manifest(tmp_path / "file")
+
+
 def test_another_format_version_is_refused(tmp_path: Path) -> None:
     finish(tmp_path)
     path = tmp_path / "manifest.json"

@@ -1,6 +1,7 @@
 """`marin mix` from the outside."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -8,9 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from marin.cli.app import app
+from marin.cli.mix import _DEFAULT_BATCH
 from marin.engine import write_manifest
 from marin.errors import MarinError
-from marin.mixture import Schedule
+from marin.mixture import Schedule, load
+from marin.mixture.epochs import warnings
+from marin.mixture.schedule import DEFAULT_BATCH_TOKENS
 
 PRESET = "harrier-2026.08.18"
 CASE = str(Path(__file__).parents[1] / "cases" / "mixture" / "ten_rows.toml")
@@ -59,6 +63,45 @@ def test_plan_writes_a_schedule_and_a_ledger_that_add_up(tmp_path: Path) -> None
     again = Schedule.from_json(json.loads(revised.read_text()))
     assert [revision.step for revision in again.revisions] == [0, 5]
     assert again.tokens == 9600
+
+
+def test_plan_refuses_a_ledger_that_is_no_parquet_and_a_run_shorter_than_a_batch(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "x.json"
+    with pytest.raises(MarinError, match=r"--ledger l1\.json: it is written as Parquet"):
+        run("plan", CASE, "--out", out, "--ledger", "l1.json")
+    batch = r"half a batch of 46,137,344 tokens; .*--batch-tokens, 46,137,344 by default"
+    with pytest.raises(MarinError, match=f"a horizon of 12,800 tokens is shorter than {batch}"):
+        run("plan", CASE, "--out", out, "--exhaustion", "repeat")
+    assert list(tmp_path.iterdir()) == []
+    assert _DEFAULT_BATCH == DEFAULT_BATCH_TOKENS
+
+
+def test_a_mixture_is_no_schedule_and_a_schedule_no_mixture(tmp_path: Path) -> None:
+    schedule = tmp_path / "schedule.json"
+    sizes = ("--row-length", "0:64", "--batch-tokens", 640, "--exhaustion", "repeat")
+    run("plan", CASE, "--out", schedule, *sizes)
+    with pytest.raises(MarinError, match=r"schedule.json: a schedule, expected a mixture: the fi"):
+        run("check", schedule)
+    mixture = tmp_path / "mixture.json"
+    mixture.write_text(json.dumps(load(CASE).to_json()))
+    store = tmp_path / "store"
+    store.mkdir()
+    write_manifest(store, "store", parameters={}, inputs={}, rows={})
+    with pytest.raises(MarinError, match=r"mixture.json: a mixture, expected a schedule; marin mi"):
+        app(["pack", str(store), "--schedule", str(mixture)], standalone_mode=False)
+
+
+def test_check_warns_of_a_cell_repeated_often() -> None:
+    spec = replace(load(CASE), epoch_cap=None)
+    assert not any("repeated" in line for line in warnings(spec))
+    spec = replace(spec, phases=tuple(replace(p, tokens=p.tokens * 10) for p in spec.phases))
+    (line,) = (line for line in warnings(spec) if "repeated" in line)
+    assert line == (
+        "cells a are repeated more than 16 times, most of all a with 50 epochs; "
+        "epoch_cap in the mixture limits it"
+    )
 
 
 def test_rebase_writes_a_mixture_for_the_store_that_check_accepts(tmp_path: Path) -> None:

@@ -13,6 +13,10 @@ from typing import Any
 import polars as pl
 import pytest
 
+from marin.engine import write_manifest
+from marin.errors import MarinError
+from marin.pipelines.quickstart import QuickstartConfig, make_schedule, run
+
 FILES = 260
 
 
@@ -116,3 +120,13 @@ def test_unusable_input_is_one_line_with_exit_code_2(tmp_path: Path, kind: str) 
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert done.stderr.startswith("marin: ")
     assert [path for path in before if not path.exists()] == []
+
+
+def test_too_few_tokens_name_their_cause(tmp_path: Path) -> None:
+    with pytest.raises(MarinError, match=r"--tokens 20,000: expected at least 80,000"):
+        run([tmp_path], tmp_path / "out", QuickstartConfig(tokens=20_000))
+    assert list(tmp_path.iterdir()) == []
+    summary = {"cells": {"c00q0": {"tokens": 15_000}}}
+    write_manifest(tmp_path, "store", parameters={}, inputs={}, rows={}, summary=summary)
+    with pytest.raises(MarinError, match=r"^15,000 tokens in 0 documents: too few .*documents$"):
+        make_schedule(tmp_path, QuickstartConfig())

@@ -6,6 +6,7 @@ Each command lives in a module of its own that imports its part only when it run
 
 import errno
 import logging
+import os
 import sys
 
 import typer
@@ -33,6 +34,9 @@ from marin.cli.report import report
 from marin.cli.simulate import simulate
 from marin.cli.train import app as train
 from marin.errors import MarinError
+
+PIPE_CLOSED = 141
+"""The exit code of a program that SIGPIPE ended."""
 
 app = typer.Typer(
     name="marin",
@@ -69,8 +73,35 @@ app.add_typer(bench, name="bench")
 
 
 def main() -> None:
-    """Runs the command line. A mistake of the user is one line on stderr and exit code 2."""
+    """Runs the command line. A mistake of the user is one line on stderr and exit code 2.
+
+    Where the reader of the output has gone, as in `marin ... | head`, it ends without a word.
+    """
     _log_to_stderr()
+    try:
+        try:
+            _run()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except (BrokenPipeError, SystemExit) as error:
+        if not _pipe_closed(error):
+            raise
+        # Python flushes once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(PIPE_CLOSED)
+
+
+def _pipe_closed(error: BaseException | None) -> bool:
+    """Whether `error` says so: typer and rich make an exit with code 1 of a closed pipe."""
+    if isinstance(error, SystemExit) and error.code != 1:
+        return False
+    while error is not None and not isinstance(error, BrokenPipeError):
+        error = error.__context__
+    return error is not None
+
+
+def _run() -> None:
     try:
         app()
     except MarinError as error:

@@ -86,10 +86,12 @@ def ingest(
     """Read documents of any kind into a documents directory."""
     from marin.datakit import Source
     from marin.datakit import ingest as run
+    from marin.datakit.ingest import require_documents
     from marin.engine import engine_for
 
     source = Source(name, tuple(paths), format=format, text=text, id=id)
     directory = run(source, root, engine=engine_for(engine), progress=progress_for(json_output))
+    require_documents([directory])
     _finish(directory, json_output)
 
 
@@ -145,17 +147,16 @@ def annotate(
     from marin.datakit import quality as run_quality
     from marin.engine import engine_for
 
+    config, wanted = QualityConfig(buckets), DomainsConfig(domains=domains)
     progress, where = progress_for(json_output), engine_for(engine)
     if kind == "quality":
         scores = score_quality(
             documents, root, classifier=classifier, engine=where, progress=progress
         )
-        config = QualityConfig(buckets)
         directory = run_quality(scores, root, config, dedup=dedup, progress=progress)
     elif kind in ("embedding", "domains"):
         directory = embed(documents, root, EmbedConfig(), engine=where, progress=progress)
         if kind == "domains":
-            wanted = DomainsConfig(domains=domains)
             directory = run_domains(
                 documents, directory, root, wanted, dedup=dedup, progress=progress
             )

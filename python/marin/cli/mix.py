@@ -139,7 +139,8 @@ def plan(
         int | None, typer.Option(help="The step from which on the new mixture holds.")
     ] = None,
     ledger: Annotated[
-        Path | None, typer.Option(help="Write rows, tokens and epochs of each run and cell here.")
+        Path | None,
+        typer.Option(help="Write rows, tokens and epochs of each run and cell here, as Parquet."),
     ] = None,
     json_output: Json = False,
 ) -> None:
@@ -152,6 +153,8 @@ def plan(
     from marin.mixture import load
     from marin.mixture.ledger import write_ledger
 
+    if ledger is not None and ledger.suffix != ".parquet":
+        raise MarinError(f"--ledger {ledger}: it is written as Parquet; end its name in .parquet")
     spec = load(mixture, normalize=normalize)
     if (revise is None) != (step is None):
         raise MarinError("--revise FILE and --step N belong together")

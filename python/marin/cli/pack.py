@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from marin.cli.mix import load_schedule
 from marin.cli.output import print_json, print_table, progress_for
 from marin.engine.progress import Progress
 from marin.errors import MarinError
@@ -102,18 +103,11 @@ def _plan(
     config: Any,
     progress: Progress,
 ) -> Path:
-    import json
-
-    from marin.mixture import Schedule as MixtureSchedule
     from marin.packing import plan
 
     if schedule is None:
         raise MarinError(f"{source}: a store; name its schedule with --schedule FILE")
-    try:
-        value = json.loads(schedule.read_text())
-    except (OSError, ValueError) as error:
-        raise MarinError(f"{schedule}: not a readable schedule ({error})") from None
-    revised = MixtureSchedule.from_json(value)
+    revised = load_schedule(schedule)
     return plan(source, revised, root, config, after=after, progress=progress)
 
 

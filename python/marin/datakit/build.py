@@ -6,6 +6,7 @@ parameters and the content of its inputs, so after a change only what depends on
 and a source that changed costs its own stages and the joins.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from marin.datakit.decontaminate import decontaminate, find_matches
 from marin.datakit.dedup import dedup
 from marin.datakit.domains import domains
 from marin.datakit.embed import embed
-from marin.datakit.ingest import ingest
+from marin.datakit.ingest import ingest, nothing_kept, require_documents
 from marin.datakit.quality import quality, score_quality
 from marin.datakit.settings import BuildSettings
 from marin.datakit.sources import Source
@@ -28,6 +29,10 @@ from marin.engine import Engine, Progress, Silent, Unfinished, engine_for, plann
 
 State = Literal["finished", "to do", "waits"]
 Done = Mapping[str, Path]
+
+TOKENIZER = "tokenizer"
+
+_log = logging.getLogger("marin.datakit")
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,23 @@ def build(settings: BuildSettings, *, progress: Progress | None = None) -> dict[
     """
     found: dict[str, Path] = {}
     for step in steps(settings, progress or Silent()):
+        if step.name == TOKENIZER:  # the first after those that ingest
+            for line in _check_documents(settings, found):
+                _log.warning("%s", line)
         found[step.name] = step.run(found)
     return found
+
+
+def _check_documents(settings: BuildSettings, found: Done) -> list[str]:
+    """The sources without a document, a line for each; raises where the build cannot do it."""
+    directories = {source.name: found[f"ingest {source.name}"] for source in settings.sources}
+    empty = require_documents(list(directories.values()))
+    if settings.tokenizer.use is None and settings.tokenizer.train_on:
+        require_documents([directories[name] for name in settings.tokenizer.train_on])
+    for source in settings.evaluation:
+        line = nothing_kept(found[f"ingest evaluation {source.name}"])
+        empty += [] if line is None else [f"evaluation {line}"]
+    return empty
 
 
 def plan(settings: BuildSettings) -> list[Planned]:
@@ -183,7 +203,7 @@ def _source_steps(stages: _Stages) -> Iterator[Step]:
     ):
         for source in sources:
             yield Step(f"{prefix} {source.name}", (), partial(_ignore_done, stages.ingest, source))
-    yield Step("tokenizer", tuple(stages.tokenizer_needs()), stages.tokenizer)
+    yield Step(TOKENIZER, tuple(stages.tokenizer_needs()), stages.tokenizer)
 
 
 def _ignore_done(run: Callable[[Source], Path], source: Source, _: Done) -> Path:

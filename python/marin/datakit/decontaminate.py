@@ -62,6 +62,13 @@ class DecontaminateConfig:
     threshold: float = 0.5
     guard: float = 0.001
 
+    def __post_init__(self) -> None:
+        if not 6 <= self.n <= 100:
+            raise MarinError(f"n = {self.n}: expected 6 to 100 words")
+        for key, value in (("threshold", self.threshold), ("guard", self.guard)):
+            if not 0 < value <= 1:
+                raise MarinError(f"{key} = {value}: expected a share above 0, at most 1")
+
 
 def find_matches(
     documents: Path,
@@ -75,7 +82,6 @@ def find_matches(
     """Writes the matches sidecar: `id`, and the n-grams of `evaluation` (documents directories, an
     item per document) in each text: `grams`, and the bytes `starts` to `ends` of the first place.
     """
-    _check(config)
     inputs = {
         "documents": read_manifest(documents).fingerprint,
         **{f"evaluation-{i}": read_manifest(e).fingerprint for i, e in enumerate(evaluation)},
@@ -112,7 +118,6 @@ def decontaminate(
     `contaminated`, the item's id as its representative, the share found as its similarity, and the
     passage as its evidence.
     """
-    _check(config)
     progress = progress or Silent()
     manifest = read_manifest(documents)
     inputs = {
@@ -157,14 +162,6 @@ def decontaminate(
             }
             stage.finish({part: _row_count(stage.path / part) for part in parts}, summary)
     return stage.path
-
-
-def _check(config: DecontaminateConfig) -> None:
-    if not 6 <= config.n <= 100:
-        raise MarinError(f"n = {config.n}: expected 6 to 100 words")
-    for key, value in (("threshold", config.threshold), ("guard", config.guard)):
-        if not 0 < value <= 1:
-            raise MarinError(f"{key} = {value}: expected a share above 0, at most 1")
 
 
 @lru_cache(maxsize=1)

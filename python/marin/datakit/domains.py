@@ -31,6 +31,7 @@ from marin.datakit.parts import (
 )
 from marin.engine import Progress, Silent, StageDir, atomic_file, read_manifest, stage_directory
 from marin.errors import MarinError
+from marin.validation import check_range
 
 _CENTROIDS = "centroids.arrow"
 # A fine cluster should hold this many documents of the sample.
@@ -55,6 +56,18 @@ class DomainsConfig:
     minimum_share: float = 0.01
     sample: int = 200_000
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_range("domains", self.domains, 1, 100)
+        check_range("fine", self.fine, 1, 65_536)
+        check_range("sample", self.sample, 1, 10_000_000)
+        check_range("minimum_share", self.minimum_share, 0, 1)
+        check_range("seed", self.seed, 0, (1 << 32) - 1)
+        if self.domains * self.minimum_share > 1:
+            raise MarinError(
+                f"minimum_share = {self.minimum_share}: {self.domains} domains cannot each hold "
+                "that share; lower one of the two"
+            )
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,6 @@ def domains(
     with name, terms, documents and examples nearest to their centre.
     """
     progress = progress or Silent()
-    _check(config)
     manifest = read_manifest(embedding)
     inputs = {
         "documents": read_manifest(documents).fingerprint,
@@ -121,22 +133,6 @@ def domains(
         for part in source.parts:
             _fine_path(stage, part).unlink(missing_ok=True)
     return stage.path
-
-
-def _check(config: DomainsConfig) -> None:
-    for key, value, low, high in (
-        ("domains", config.domains, 1, 100),
-        ("fine", config.fine, 1, 65_536),
-        ("sample", config.sample, 1, 10_000_000),
-        ("minimum_share", config.minimum_share, 0, 1),
-    ):
-        if not low <= value <= high:
-            raise MarinError(f"{key} = {value}: expected {low} to {high}")
-    if config.domains * config.minimum_share > 1:
-        raise MarinError(
-            f"minimum_share = {config.minimum_share}: {config.domains} domains cannot each hold "
-            "that share; lower one of the two"
-        )
 
 
 def _sample(source: _Inputs, config: DomainsConfig) -> np.ndarray:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from marin.datakit.embedders import open_embedder
+from marin.datakit.embedders import LEXICAL, open_embedder
 from marin.datakit.parts import write_sidecar
 from marin.engine import Engine, Local, Progress, Silent, read_manifest, stage_directory
+from marin.validation import check_range
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,12 @@ class EmbedConfig:
     dimensions: int = 256
     max_tokens: int = 2048
     batch_tokens: int = 1 << 15
+
+    def __post_init__(self) -> None:
+        if self.model == LEXICAL:
+            check_range("dimensions", self.dimensions, 16, 1 << 14)
+        check_range("max_tokens", self.max_tokens, 1, 1 << 30)
+        check_range("batch_tokens", self.batch_tokens, 1, 1 << 30)
 
 
 def embedding_schema(dimensions: int) -> pa.Schema:

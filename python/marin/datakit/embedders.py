@@ -15,6 +15,7 @@ import pyarrow as pa
 from marin._native import lexical_embedding
 from marin.errors import MarinError
 
+LEXICAL = "lexical"
 HARRIER = "microsoft/harrier-oss-v1-0.6b"
 _HARRIER_PREFIX = "harrier"
 _MISSING = "{} is missing; pip install '.[embed]' in the repository"
@@ -37,7 +38,7 @@ def open_embedder(model: str, dimensions: int, max_tokens: int, batch_tokens: in
     Raises:
       MarinError: a library or the model is missing.
     """
-    if model == "lexical":
+    if model == LEXICAL:
         return Lexical(dimensions)
     if model == _HARRIER_PREFIX or model.startswith(f"{_HARRIER_PREFIX}:"):
         _, _, folder = model.partition(":")
@@ -49,8 +50,6 @@ class Lexical:
     """Hashed word n-grams (see the Rust module `lexical`)."""
 
     def __init__(self, dimensions: int) -> None:
-        if not 16 <= dimensions <= 1 << 14:
-            raise MarinError(f"dimensions = {dimensions}: expected 16 to 16384")
         self.dimensions = dimensions
 
     def embed(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ with the shards that are missing. Then ids are made unique and the parts get the
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 from marin._native import SeenIds, document_ids
 from marin.datakit.parts import PART_PATTERN, parquet_writer, read_part
 from marin.datakit.readers import QUARANTINE_SCHEMA, Batch, read_file, read_texts
-from marin.datakit.sources import Source, SourceFile, locate
+from marin.datakit.sources import Source, SourceFile, check_name, locate
+from marin.datakit.walk import printable
 from marin.datakit.writer import DocumentWriter
 from marin.engine import (
     Engine,
@@ -29,6 +30,7 @@ from marin.engine import (
     Silent,
     StageDir,
     atomic_file,
+    read_manifest,
     stage_directory,
     write_json,
 )
@@ -44,6 +46,7 @@ _BULK_BYTES = 16 << 20
 # Quarantined records kept per shard with their excerpt; all are counted.
 _QUARANTINED = 10_000
 _SHOWN_PROBLEMS = 3
+_EXAMPLE_CHARACTERS = 300
 
 _log = logging.getLogger("marin.datakit")
 
@@ -75,9 +78,11 @@ def ingest(
     A source without documents gives an empty part.
 
     Raises:
-      MarinError: a path is missing, no file has the text column, or a store does not answer.
+      MarinError: the name or a path is wrong, no file has the text column, or a store does not
+        answer.
     """
     engine, progress = engine or Local(), progress or Silent()
+    check_name(source.name)
     files, problems = locate(source, (root, *exclude))
     listing = [(f.place, f.format, f.codec, f.size, f.version) for f in files]
     parameters = asdict(source)
@@ -92,10 +97,11 @@ def ingest(
             records = [json.loads(shard.record.read_text()) for shard in shards]
             _check_columns(source, files, records)
             rows, renamed = _name_parts(stage, records)
-            summary = _summary(source, records, problems, renamed)
+            summary = _summary(source, records, problems, renamed) | {"files": len(files)}
             rows[QUARANTINE] = _collect_quarantine(stage, shards, problems)
-            _warn(source, summary)
             stage.finish(rows, summary)
+            if summary["documents"] and summary["quarantined"]:
+                _log.warning("source %s: %s", source.name, _quarantined(stage.path, summary))
         for leftover in stage.path.glob("shard-*"):
             leftover.unlink()
     return stage.path
@@ -303,9 +309,47 @@ def _summary(
     }
 
 
-def _warn(source: Source, summary: dict[str, Any]) -> None:
-    if not summary["quarantined"]:
-        return
+def nothing_kept(directory: Path) -> str | None:
+    """Why an ingest kept no document, on one line; None if it kept some."""
+    manifest = read_manifest(directory)
+    summary, parameters = manifest.summary, manifest.parameters
+    if summary["documents"]:
+        return None
+    if summary["quarantined"]:
+        reason = _quarantined(directory, summary)
+    elif files := summary.get("files"):
+        reason = f"{files} files found, none of them with a record"
+    else:
+        wanted = f" that match {', '.join(parameters['include'])}" * bool(parameters["include"])
+        reason = f"no files found{wanted}"
+    paths = ", ".join(map(printable, parameters["paths"]))
+    return f"source {parameters['name']!r}: no documents in {paths}: {reason}"
+
+
+def require_documents(directories: Sequence[Path]) -> list[str]:
+    """The sources (directories of `ingest`) that kept no document, a line for each.
+
+    Raises:
+      MarinError: none of them kept any.
+    """
+    empty = [line for directory in directories if (line := nothing_kept(directory)) is not None]
+    if empty and len(empty) == len(directories):
+        raise MarinError("; ".join(empty))
+    return empty
+
+
+def _quarantined(directory: Path, summary: Mapping[str, Any]) -> str:
+    """How many records are quarantined, by reason, with an example of the most common one."""
     most = sorted(summary["reasons"].items(), key=lambda item: (-item[1], item[0]))
-    shown = ", ".join(f"{count} {reason}" for reason, count in most[:_SHOWN_PROBLEMS])
-    _log.warning("source %s: %d quarantined (%s)", source.name, summary["quarantined"], shown)
+    shown = ", ".join(f"{count:,} {reason}" for reason, count in most[:_SHOWN_PROBLEMS])
+    path = directory / QUARANTINE
+    with pa.OSFile(str(path), "rb") as file:
+        rows = pa.ipc.open_file(file).read_all()
+    first = rows.slice(0, 1).to_pylist()[0]
+    for row in rows.select(["file", "number", "reason"]).to_pylist():
+        if _kind(row["reason"]) == most[0][0]:
+            first = row
+            break
+    where = f"{first['file']}, record {first['number']}" if first["number"] else first["file"]
+    example = " ".join(f"{where}: {first['reason']}".split())[:_EXAMPLE_CHARACTERS]
+    return f"{summary['quarantined']:,} quarantined ({shown}); for example {example}; all: {path}"

@@ -30,10 +30,9 @@ def describe(target: Path) -> dict[str, Any]:
     """Tables (`columns`, `rows`) about a build's output folder or one finished directory."""
     if (target / MANIFEST_NAME).exists():
         manifest = read_manifest(target)
-        tables = {"Summary": _plain(manifest.summary)}
         if manifest.stage == "store":
-            tables |= _store_tables(manifest)
-        return {"tables": tables}
+            return {"tables": {"Summary": _plain(_totals(manifest)), **_store_tables(manifest)}}
+        return {"tables": {"Summary": _plain(manifest.summary)}}
     rows = [
         [path.name, manifest.rows, sum(f.bytes for f in manifest.files)]
         for path, manifest in _stages(target)
@@ -109,6 +108,19 @@ def _cell(path: Path, manifest: Manifest, document: str) -> str | None:
         return None
     cells = pl.concat(files).filter(pl.col("id") == document).head(1).collect()
     return None if cells.is_empty() else str(cells["cell"][0])
+
+
+def _totals(manifest: Manifest) -> dict[str, Any]:
+    """What a store holds in all."""
+    cells, held_out = manifest.summary["cells"].values(), manifest.summary["validation"]
+    return {
+        "cells": len(cells),
+        "documents": sum(cell["documents"] for cell in cells),
+        "tokens": sum(cell["tokens"] for cell in cells),
+        "held-out documents": held_out["documents"],
+        "held-out tokens": held_out["tokens"],
+        "vocabulary": manifest.summary["tokenizer"]["vocab_size"],
+    }
 
 
 def _store_tables(manifest: Manifest) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from marin._native import QUALITY_KINDS, quality_rules, quality_scores
 from marin.datakit.classifier import classify
 from marin.datakit.parts import kept_mask, part_names, read_part, write_sidecar, write_table
 from marin.engine import Engine, Local, Progress, Silent, read_manifest, stage_directory
-from marin.errors import MarinError
+from marin.validation import check_range
 
 SCORE_SCHEMA = pa.schema(
     [
@@ -37,6 +37,9 @@ class QualityConfig:
     """`buckets` of equal document counts within each kind of content."""
 
     buckets: int = 5
+
+    def __post_init__(self) -> None:
+        check_range("buckets", self.buckets, 1, 100)
 
 
 def score_quality(
@@ -93,8 +96,6 @@ def quality(
     Thresholds are quantiles over the documents that `dedup` kept; removed ones get a bucket too.
     """
     progress = progress or Silent()
-    if not 1 <= config.buckets <= 100:
-        raise MarinError(f"buckets = {config.buckets}: expected 1 to 100")
     manifest = read_manifest(scores)
     inputs = {"scores": manifest.fingerprint}
     if dedup is not None:

@@ -14,10 +14,12 @@ from marin.datakit.dedup import DedupConfig
 from marin.datakit.domains import DomainsConfig
 from marin.datakit.embed import EmbedConfig
 from marin.datakit.quality import QualityConfig
-from marin.datakit.sources import Source
+from marin.datakit.sources import Source, check_name, is_dataset_name, is_pattern, matching
 from marin.datakit.store import StoreConfig
 from marin.datakit.tokenizer import BPEConfig, SpecialTokens
+from marin.datakit.walk import printable
 from marin.errors import MarinError
+from marin.validation import expected
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,9 @@ class TokenizerSettings:
     vocab_size: int = 8192
     sample_bytes: int = 16 << 20
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        BPEConfig(self.vocab_size, self.sample_bytes, self.seed)
 
     @property
     def special(self) -> SpecialTokens:
@@ -100,7 +105,7 @@ def load_settings(path: Path) -> BuildSettings:
         if not isinstance(entries, list):
             raise MarinError(f"{path}: {key}: write [[{key}]], one table per source")
         values[name] = tuple(
-            _resolved(_validated(Source, entry, f"{path}: {key} {number}"), path.parent)
+            _resolved(_validated(Source, entry, f"{path}: {key} {number}"), path)
             for number, entry in enumerate(entries, 1)
         )
     for key in _PLAIN:
@@ -114,7 +119,7 @@ def load_settings(path: Path) -> BuildSettings:
     tokenizer = values.get("tokenizer", TokenizerSettings())
     if tokenizer.use is not None and (path.parent / tokenizer.use).exists():
         values["tokenizer"] = replace(tokenizer, use=str(path.parent / tokenizer.use))
-    output = Path(_resolved_path(raw["output"], path.parent))
+    output = Path(_joined(raw["output"], path.parent))
     return BuildSettings(output=output, engine=raw.get("engine", "local"), **values)
 
 
@@ -126,7 +131,9 @@ def _validated(kind: Any, value: Any, where: str) -> Any:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "it"
         shown = "" if first["type"].startswith("missing") else f" = {first['input']!r}"
-        raise MarinError(f"{where}: {key}{shown}: {first['msg']}") from None
+        raise MarinError(f"{where}: {key}{shown}: {expected(first)}") from None
+    except MarinError as error:
+        raise MarinError(f"{where}: {error}") from None
 
 
 def _check_keys(kind: Any, value: Any, where: str) -> None:
@@ -144,6 +151,11 @@ def _check_keys(kind: Any, value: Any, where: str) -> None:
 
 def _check_names(path: Path, values: dict[str, Any]) -> None:
     names = [source.name for source in values["sources"]]
+    for source in (*values["sources"], *values["evaluation"]):
+        try:
+            check_name(source.name)
+        except MarinError as error:
+            raise MarinError(f"{path}: {error}") from None
     for name in names:
         if names.count(name) > 1:
             raise MarinError(f"{path}: two sources are named {name!r}")
@@ -152,19 +164,43 @@ def _check_names(path: Path, values: dict[str, Any]) -> None:
             raise MarinError(
                 f"{path}: tokenizer: train_on names {name!r}, expected names of {', '.join(names)}"
             )
+    if any(source.source is not None for source in values["sources"]):
+        return  # the documents say what their sources are named
+    dedup = values.get("dedup", DedupConfig())
+    for key in ("priority", "exempt"):
+        for name in getattr(dedup, key):
+            if name not in names:
+                raise MarinError(
+                    f"{path}: dedup: {key} names {name!r}, expected names of {', '.join(names)}"
+                )
 
 
-def _resolved(source: Source, base: Path) -> Source:
-    return replace(source, paths=tuple(_resolved_path(path, base) for path in source.paths))
+def _resolved(source: Source, file: Path) -> Source:
+    return replace(source, paths=tuple(_resolved_path(path, source, file) for path in source.paths))
 
 
-def _resolved_path(path: str, base: Path) -> str:
+def _resolved_path(path: str, source: Source, file: Path) -> str:
+    """`path` relative to the folder of the TOML `file`; names of datasets and URLs as they are."""
+    place = _joined(path, file.parent)
+    if "://" in place or os.path.exists(place):
+        return place
+    if is_dataset_name(path):
+        return path
+    if not is_pattern(path):
+        raise MarinError(
+            f"{file}: source {source.name!r}: {printable(place)}: no such file or folder; paths "
+            f"are relative to the folder of {file.name}"
+        )
+    try:
+        matching(place)
+    except MarinError as error:
+        raise MarinError(f"{file}: source {source.name!r}: {error}") from None
+    return place
+
+
+def _joined(path: str, base: Path) -> str:
     python = sysconfig.get_paths()
     for name, folder in (("{stdlib}", python["stdlib"]), ("{packages}", python["purelib"])):
         path = path.replace(name, folder)
     path = os.path.expandvars(os.path.expanduser(path))
-    if "://" in path or os.path.isabs(path):
-        return path
-    local = base / path
-    # A name such as org/dataset that is no path here stays what it is: a dataset's name.
-    return str(local) if local.exists() or "*" in path or path.count("/") != 1 else path
+    return path if "://" in path or os.path.isabs(path) else str(base / path)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ _SUFFIXES = {
 }  # fmt: skip
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 _REMOTE = ("s3://", "gs://", "gcs://", "hf://", "http://", "https://", "file://")
+_GLOB = re.compile(r"[*?\[]")
+_DATASET_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_NAME = re.compile(r"[\w.-]+")
 _ATTEMPTS = 6
 _FIRST_WAIT = 0.2  # seconds, doubled after each failed attempt
 
@@ -79,6 +83,14 @@ class SourceFile:
         return raw if self.codec is None else pa.CompressedInputStream(raw, self.codec)
 
 
+def check_name(name: str) -> None:
+    """Raises `MarinError` unless `name` may name a source."""
+    if not _NAME.fullmatch(name):
+        raise MarinError(
+            f"source name {name!r}: expected letters, digits and the characters . _ - only"
+        )
+
+
 def locate(source: Source, exclude: tuple[Path, ...] = ()) -> tuple[list[SourceFile], list[str]]:
     """The files of a source in the order of their places, and what could not be read.
 
@@ -110,24 +122,58 @@ def _included(place: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def is_dataset_name(path: str) -> bool:
+    """Whether `path`, as the user wrote it, may name a Hugging Face dataset: owner/name."""
+    return _DATASET_NAME.fullmatch(path) is not None
+
+
+def is_pattern(path: str) -> bool:
+    """Whether `path` stands for all files and folders that match it."""
+    return _GLOB.search(path) is not None
+
+
+def matching(pattern: str) -> list[Path]:
+    """The files and folders that match.
+
+    Raises:
+      MarinError: there are none.
+    """
+    anchor = Path(pattern).anchor
+    found = sorted(Path(anchor).glob(os.path.relpath(pattern, anchor) if anchor else pattern))
+    if not found:
+        raise MarinError(
+            f"nothing matches the pattern {printable(pattern)}; check the folder and the suffix"
+        )
+    return found
+
+
 def _local_files(path: str, source: Source, walk: Walk) -> Iterator[SourceFile]:
     roots = [Path(path)]
     if not roots[0].exists():
-        anchor = Path(path).anchor
-        pattern = os.path.relpath(path, anchor) if anchor else path
-        roots = sorted(Path(anchor).glob(pattern)) if "*" in path else []
-    if not roots and path.count("/") == 1 and not path.startswith((".", "~", "/")):
-        yield from _remote_files(f"hf://datasets/{path}", source)
-        return
-    if not roots:
-        raise MarinError(f"source {source.name!r}: {printable(path)}: no such file or folder")
+        if is_dataset_name(path):
+            yield from _remote_files(f"hf://datasets/{path}", source, dataset=path)
+            return
+        if not is_pattern(path):
+            raise MarinError(
+                f"source {source.name!r}: {printable(path)}: no such file or folder; "
+                "name a file, a folder, a pattern, a URL or a Hugging Face dataset (owner/name)"
+            )
+        try:
+            roots = matching(path)
+        except MarinError as error:
+            raise MarinError(f"source {source.name!r}: {error}") from None
     for root in roots:
         for file in walk.files(root):
             version = str(file.modified_ns)
             yield source_file(file.path, file.place, file.size, version, source)
 
 
-def _remote_files(url: str, source: Source) -> Iterator[SourceFile]:
+def _remote_files(url: str, source: Source, dataset: str = "") -> Iterator[SourceFile]:
+    """`dataset`: what the user wrote, where that is tried as the name of one."""
+    where, check = url, "check the URL, the network and the credentials"
+    if dataset:
+        where = f"{dataset}: no such file or folder here, tried as a Hugging Face dataset"
+        check = "check the path, or the dataset's name, the network and HF_TOKEN"
     system, path = filesystem(url)
     scheme, query = url.partition("://")[0], url.partition("?")[2]
     try:
@@ -139,12 +185,12 @@ def _remote_files(url: str, source: Source) -> Iterator[SourceFile]:
             infos = with_retries(lambda: system.get_file_info(selector))
     except FileNotFoundError:
         infos = []
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise MarinError(f"source {source.name!r}: {url}: {reason}") from None
+    except Exception as error:  # the HTTP libraries behind a file system have errors of their own
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise MarinError(f"source {source.name!r}: {where}: {reason}; {check}") from None
     files = [info for info in infos if info.type == pafs.FileType.File]
     if not files:
-        raise MarinError(f"source {source.name!r}: {url}: nothing there")
+        raise MarinError(f"source {source.name!r}: {where}: nothing there; {check}")
     for info in files:
         place = info.path.removeprefix(path).strip("/") or info.base_name
         if any(part.startswith(".") for part in place.split("/")):
@@ -254,9 +300,12 @@ class _RetryingFile(io.RawIOBase):
                 self._file = system.open_input_file(path)
             self._file.seek(self._at)
             data = cast(bytes, self._file.read(count))
-        except OSError:
+        except (OSError, MarinError):
             self._file = None
             raise
+        except Exception as error:  # as in `_remote_files`
+            self._file = None
+            raise OSError(str(error) or type(error).__name__) from error
         if len(data) < count:
             self._file = None
             raise OSError(f"{len(data)} bytes where {count} were asked, at {self._at}")

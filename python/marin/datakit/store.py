@@ -34,6 +34,7 @@ from marin.engine import (
     stage_directory,
 )
 from marin.errors import MarinError
+from marin.validation import check_range
 
 VALIDATION = "validation"
 STORE_SCHEMA = pa.schema(
@@ -65,6 +66,12 @@ class StoreConfig:
     seed: int = 0
     bucket_bytes: int = 256 << 20
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation < 1:
+            raise MarinError(f"validation = {self.validation}: expected a share from 0 to below 1")
+        check_range("seed", self.seed, 0, (1 << 63) - 1)
+        check_range("bucket_bytes", self.bucket_bytes, 1, 1 << 50)
+
 
 @dataclass(frozen=True)
 class Sidecars:
@@ -94,8 +101,6 @@ def build_store(
       MarinError: a sidecar lacks rows or has them in another order, or nothing was kept.
     """
     engine, progress = engine or Local(), progress or Silent()
-    if not 0 <= config.validation < 1:
-        raise MarinError(f"validation = {config.validation}: expected a share from 0 to below 1")
     inputs = {"documents": read_manifest(documents).fingerprint}
     for name, directory in vars(sidecars).items():
         if directory is not None:
@@ -181,6 +186,8 @@ def _joined(
     """The kept documents of a part in the spill's schema; `folder` is where each will stand."""
     table = read_part(documents / part, ["id", "source"])
     ids = table["id"].combine_chunks()
+    if len(ids) == 0:  # the part of a source without documents
+        return
     labels = {}
     for directory, column in ((sidecars.domains, "domain"), (sidecars.quality, "bucket")):
         sidecar = read_part(directory / part, ["id", column])

@@ -21,6 +21,7 @@ from marin.datakit.parts import kept_groups, part_names
 from marin.engine import Progress, Silent, atomic_file, read_manifest, stage_directory
 from marin.engine.manifest import fingerprint
 from marin.errors import MarinError
+from marin.validation import check_range
 
 FILE_NAME = "tokenizer.json"
 BOS, EOS, PAD = "<|begin_of_text|>", "<|end_of_text|>", "<|pad|>"
@@ -45,6 +46,12 @@ class BPEConfig:
     vocab_size: int = 8192
     sample_bytes: int = 16 << 20
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.vocab_size < 256 + 3:
+            raise MarinError(f"vocab_size = {self.vocab_size}: expected at least 259, for bytes")
+        check_range("sample_bytes", self.sample_bytes, 1, 1 << 50)
+        check_range("seed", self.seed, 0, (1 << 63) - 1)
 
 
 @dataclass(frozen=True)
@@ -71,8 +78,6 @@ def train_bpe(
     documents hold too few pairs.
     """
     progress = progress or Silent()
-    if config.vocab_size < 256 + 3:
-        raise MarinError(f"vocab_size = {config.vocab_size}: expected at least 259, for bytes")
     inputs = {"documents": read_manifest(documents).fingerprint}
     if dedup is not None:
         inputs["dedup"] = read_manifest(dedup).fingerprint

@@ -128,10 +128,14 @@ def read_manifest(directory: Path) -> Manifest:
         intact = checksum == xxh3_bytes(text.replace(checksum, _NO_CHECKSUM, 1).encode())
         manifest = Manifest(files=files, **raw)
     except FileNotFoundError:
+        if not directory.exists():
+            raise MarinError(f"{directory}: no such directory") from None
         raise MarinError(
             f"{directory}: no {MANIFEST_NAME}, so it is unfinished or not a directory of marin's; "
             "run the stage that writes it"
         ) from None
+    except NotADirectoryError:
+        raise MarinError(f"{directory}: a file, expected a directory of marin's") from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise MarinError(
             f"{path}: not a readable manifest ({error}); run its stage again"

@@ -6,6 +6,9 @@ from fractions import Fraction
 from marin.errors import MarinError
 from marin.mixture.specification import Specification, named
 
+MANY_EPOCHS = 16
+"""A mixture without a cap that repeats a cell more often gets a warning."""
+
 
 @dataclass(frozen=True)
 class Exposure:
@@ -68,6 +71,14 @@ def warnings(spec: Specification) -> list[str]:
         if near:
             found.append(
                 f"cells {named(near)} are within 10 % of the cap of {spec.epoch_cap} epochs"
+            )
+    if spec.epoch_cap is None:
+        often = {e.cell: e.total_epochs for e in exposures(spec) if e.total_epochs > MANY_EPOCHS}
+        if often:
+            most = max(often, key=lambda cell: often[cell])
+            found.append(
+                f"cells {named(often)} are repeated more than {MANY_EPOCHS} times, most of all "
+                f"{most} with {often[most]:,.4g} epochs; epoch_cap in the mixture limits it"
             )
     if not spec.store:
         found.append("not bound to a store; marin mix rebase SPEC STORE binds it")

@@ -22,6 +22,9 @@ from marin.mixture.runs import Revision, RowStage, Run, Stage, cut_runs, merge_s
 from marin.mixture.specification import Specification
 
 FORMAT_VERSION = 1
+DEFAULT_BATCH_TOKENS = 11264 * 4096
+"""Of `marin mix`: the batches of the published runs."""
+
 MAX_ROWS = 1 << 62
 
 
@@ -125,7 +128,12 @@ class Schedule:
             planned.append(plan_runs(number, revision, revision.step, row, tokens))
             runs += planned[-1]
         if not runs:
-            raise MarinError(f"a horizon of {self.horizon} tokens is shorter than half a batch")
+            stage = self.revisions[-1].stages[0]
+            raise MarinError(
+                f"a horizon of {self.horizon:,} tokens is shorter than half a batch of "
+                f"{stage.batch_size * stage.seq_len:,} tokens; take smaller batches "
+                f"(--batch-tokens, {DEFAULT_BATCH_TOKENS:,} by default) or a longer --horizon"
+            )
         return runs, tuple(planned)
 
     @cached_property
@@ -209,6 +217,12 @@ class Schedule:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Schedule":
         """Raises `MarinError` if `value` is not what `to_json` writes."""
+        if not isinstance(value, Mapping):
+            raise MarinError(f"a {type(value).__name__}, expected a schedule of marin mix plan")
+        if "phases" in value and "revisions" not in value:
+            raise MarinError(
+                "a mixture, expected a schedule; marin mix plan MIXTURE --out FILE makes one of it"
+            )
         if value.get("format_version") != FORMAT_VERSION:
             raise MarinError(
                 f"schedule of format version {value.get('format_version')}, expected "

@@ -103,6 +103,10 @@ class Specification:
         Raises:
           MarinError: a key is unknown, missing or of the wrong type, or a rule is broken.
         """
+        if isinstance(value, dict) and "revisions" in value:
+            raise MarinError(
+                "a schedule, expected a mixture: the file that marin mix plan made the schedule of"
+            )
         _check_keys(value, _FIELDS, ("name", "phases", "available_tokens"), "mixture")
         phases = []
         for number, phase in enumerate(_typed(value, "phases", list, "a list of phases")):

@@ -91,6 +91,7 @@ def run(
     Raises:
       MarinError: nothing to learn from in `paths`, too few tokens, or an unusable `out`.
     """
+    check_tokens(config)
     with workspace(out, paths):
         root = out / "stages"
         removed, store = _cells(paths, out, root, config, progress, announce)
@@ -144,12 +145,22 @@ def _cells(
     return removed, store
 
 
+def check_tokens(config: QuickstartConfig) -> None:
+    """Raises `MarinError` if the run that is asked for is too short."""
+    if config.tokens < MINIMUM_TOKENS:
+        raise MarinError(
+            f"--tokens {config.tokens:,}: expected at least {MINIMUM_TOKENS:,}; a shorter run "
+            "learns nothing that a plot shows"
+        )
+
+
 def make_schedule(store: Path, config: QuickstartConfig) -> mixture.Schedule:
     """Two phases over the store's cells; rows of 512 and, from half of the run, of 1,024 tokens.
 
     Raises:
-      MarinError: the store has too few tokens for `MINIMUM_TOKENS`.
+      MarinError: `MINIMUM_TOKENS` are more than was asked for or than the store gives.
     """
+    check_tokens(config)
     manifest = read_manifest(store)
     available = {name: cell["tokens"] for name, cell in manifest.summary["cells"].items()}
     repeats = config.epoch_cap / 2  # the second phase reads good cells more than their share
@@ -158,7 +169,7 @@ def make_schedule(store: Path, config: QuickstartConfig) -> mixture.Schedule:
         raise MarinError(
             f"{sum(available.values()):,} tokens in {manifest.rows:,} documents: too few for a run "
             f"of {MINIMUM_TOKENS:,} tokens that reads each at most {repeats:g} times; give more "
-            "documents (or more --tokens)"
+            "documents"
         )
     switch = horizon * PHASE_SWITCH[0] // PHASE_SWITCH[1]
     specification = mixture.tilted(

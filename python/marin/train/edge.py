@@ -16,6 +16,7 @@ from marin.engine.files import atomic_file
 from marin.errors import MarinError
 from marin.model import HeroConfig, preset
 from marin.train.config import TrainConfig
+from marin.validation import expected
 
 CONFIG_NAME = "config.toml"
 _PATHS = ("shards", "run")
@@ -56,7 +57,7 @@ def config_from(values: dict[str, Any], origin: str) -> TrainConfig:
         if first["type"] == "unexpected_keyword_argument":
             raise MarinError(f"{origin}: {key}: unknown key") from None
         found = "" if first["type"] == "missing" else f" (found {first['input']!r})"
-        raise MarinError(f"{origin}: {key}: {first['msg']}{found}") from None
+        raise MarinError(f"{origin}: {key}: {expected(first)}{found}") from None
 
 
 def write_config(config: TrainConfig, directory: Path) -> None:

@@ -1,7 +1,7 @@
 """Deduplication of document directories into one sidecar directory."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from marin._native import DedupSession
@@ -50,6 +51,7 @@ SIGNATURES = "signatures"
 
 EXAMPLES = 20
 _WRITE_ROWS = 1 << 17
+_LISTED = 8
 
 SCHEMA = pa.schema(
     [
@@ -123,10 +125,40 @@ def dedup_into(
                 f"{directory}: the output would lie in the input {source}; choose another directory"
             )
     files = find_files(inputs, make_ids=config.make_ids)
+    _check_sources(files, config)
     stage = stage_directory(
         directory.parent, STAGE, config.parameters(), _names(files, against), directory=directory
     )
     return _run(files, stage, config, against, engine, progress)
+
+
+def _check_sources(files: Sequence[DocumentFile], config: DedupConfig) -> None:
+    """Raises `MarinError` if a source that `config` names is in no document."""
+    wanted = {"priority": config.priority, "exempt": config.exempt}
+    if not any(wanted.values()):
+        return
+    found: set[str] = set()
+
+    def collect(_: int, batch: pa.RecordBatch) -> None:
+        names = pc.unique(strings(batch.column("source"), "documents", "source")).to_pylist()
+        found.update(
+            n.decode("utf-8", "replace") if isinstance(n, bytes) else n for n in names if n
+        )
+
+    groups = [group for group in row_groups(files) if "source" in group.file.columns]
+    for_each_batch(groups, ["source"], config.thread_count, collect)
+    for option, names in wanted.items():
+        for name in names:
+            if name not in found:
+                raise MarinError(
+                    f"--{option}: no document is of the source {name!r}, expected some of "
+                    f"{_listed(found)}"
+                )
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = ", ".join(sorted(names)[:_LISTED]) or "none, as they have no column `source`"
+    return shown + f" and {len(names) - _LISTED} more" * (len(names) > _LISTED)
 
 
 def _names(files: Sequence[DocumentFile], against: Sequence[Path]) -> dict[str, str]:
@@ -235,6 +267,8 @@ def _read_again(
     progress: Progress,
 ) -> None:
     """Hands the texts of the documents in `needed` to the session, own ones and anchors."""
+    if len(needed) == 0:
+        return
     with progress.task("Read candidates again", total=len(needed)) as task:
 
         def collect(

@@ -1,0 +1,36 @@
+"""What pydantic found wrong in a configuration, in the words of this package."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from marin.errors import MarinError
+
+_EXPECTED = {
+    "tuple_type": "expected a list",
+    "list_type": "expected a list",
+    "dict_type": "expected a table",
+    "int_type": "expected a whole number",
+    "int_parsing": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "float_type": "expected a number",
+    "float_parsing": "expected a number",
+    "bool_type": "expected true or false",
+    "bool_parsing": "expected true or false",
+    "string_type": "expected text in quotes",
+    "path_type": "expected a path in quotes",
+    "missing": "it is missing",
+}
+
+
+def expected(problem: Mapping[str, Any]) -> str:
+    """What one entry of `ValidationError.errors()` wants to see instead."""
+    if problem["type"] == "literal_error":
+        return f"expected {problem['ctx']['expected']}"
+    message = str(problem["msg"]).partition("\n")[0]
+    return _EXPECTED.get(problem["type"], message.replace("Input should be", "expected"))
+
+
+def check_range(key: str, value: float, low: float, high: float) -> None:
+    """Raises `MarinError` unless low <= value <= high."""
+    if not low <= value <= high:
+        raise MarinError(f"{key} = {value}: expected {low:,} to {high:,}")
