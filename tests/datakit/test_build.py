@@ -248,3 +248,16 @@ def test_the_command_line_builds_plans_and_inspects(
         "--root", tmp_path / "more",
     )  # fmt: skip
     assert kept["rows"] == 228
+
+
+@pytest.mark.parametrize("output", ["notes", "notes/out", "."])
+def test_an_output_among_the_sources_is_refused_before_the_work(
+    tmp_path: Path, output: str
+) -> None:
+    path = _write(tmp_path)
+    path.write_text(path.read_text().replace('output = "out"', f'output = "{output}"'))
+    held = sorted(tmp_path.rglob("*"))
+    for run in (plan, build):
+        with pytest.raises(MarinError, match=r"source '(lines|notes)'.*lies around"):
+            run(load_settings(path))
+    assert sorted(tmp_path.rglob("*")) == held

@@ -269,3 +269,23 @@ def test_paths_that_are_nothing_are_one_line(tmp_path: Path) -> None:
         _ingest(tmp_path, tmp_path, format="xml")
     with pytest.raises(MarinError, match="paths is empty"):
         _ingest(tmp_path)
+
+
+@pytest.mark.parametrize("paths", ["corpus", "corpus/*", "corpus/a.txt"])
+@pytest.mark.parametrize("root", ["corpus", "corpus/out", "corpus/a.txt", "."])
+def test_output_and_source_do_not_lie_in_each_other(tmp_path: Path, paths: str, root: str) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "a.txt").write_text("a text")
+    if (paths, root) in (("corpus/*", "corpus/out"), ("corpus/a.txt", "corpus/out")):
+        return  # a folder beside the files
+    with pytest.raises(MarinError, match="lies in or lies around"):
+        ingest(Source("web", (str(tmp_path / paths),)), tmp_path / root)
+    assert [path.name for path in corpus.iterdir()] == ["a.txt"]
+
+
+def test_an_output_below_a_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "mk.py").write_text("x")
+    with pytest.raises(MarinError, match=r"mk\.py: not a folder"):
+        ingest(Source("web", (str(CASES / "plain.jsonl"),)), tmp_path / "mk.py")
+    assert (tmp_path / "mk.py").read_text() == "x"

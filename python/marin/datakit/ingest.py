@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from marin._native import SeenIds, document_ids
 from marin.datakit.parts import PART_PATTERN, parquet_writer, read_part
 from marin.datakit.readers import QUARANTINE_SCHEMA, Batch, read_file, read_texts
-from marin.datakit.sources import Source, SourceFile, locate
+from marin.datakit.sources import Source, SourceFile, check_apart, locate
 from marin.datakit.writer import DocumentWriter
 from marin.engine import (
     Engine,
@@ -75,9 +75,11 @@ def ingest(
     A source without documents gives an empty part.
 
     Raises:
-      MarinError: a path is missing, no file has the text column, or a store does not answer.
+      MarinError: a path is missing, no file has the text column, a store does not answer,
+        or `root` and the source lie in each other.
     """
     engine, progress = engine or Local(), progress or Silent()
+    check_apart(root, [source])
     files, problems = locate(source, (root, *exclude))
     listing = [(f.place, f.format, f.codec, f.size, f.version) for f in files]
     parameters = asdict(source)

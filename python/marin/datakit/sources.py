@@ -3,7 +3,7 @@
 import io
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from marin.datakit.walk import Walk, printable
+from marin.engine import lies_in
 from marin.errors import MarinError
 
 FORMATS = ("parquet", "jsonl", "arrow", "warc", "text")
@@ -105,17 +106,36 @@ def locate(source: Source, exclude: tuple[Path, ...] = ()) -> tuple[list[SourceF
     return found, walk.problems
 
 
+def check_apart(output: Path, sources: Iterable[Source]) -> None:
+    """Raises `MarinError` if `output` is, lies in or lies around a local path of the sources."""
+    for source in sources:
+        for path in source.paths:
+            if path.startswith(_REMOTE):
+                continue
+            for root in _local_roots(path):
+                if lies_in(output, root) or lies_in(root, output):
+                    raise MarinError(
+                        f"source {source.name!r}: {printable(str(root))}: the output {output} is, "
+                        "lies in or lies around it; choose another folder for the output"
+                    )
+
+
 def _included(place: str, patterns: tuple[str, ...]) -> bool:
     name = place.rpartition("/")[2]
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def _local_roots(path: str) -> list[Path]:
+    """The files and folders that a path or a pattern names."""
+    if Path(path).exists():
+        return [Path(path)]
+    anchor = Path(path).anchor
+    pattern = os.path.relpath(path, anchor) if anchor else path
+    return sorted(Path(anchor).glob(pattern)) if "*" in path else []
+
+
 def _local_files(path: str, source: Source, walk: Walk) -> Iterator[SourceFile]:
-    roots = [Path(path)]
-    if not roots[0].exists():
-        anchor = Path(path).anchor
-        pattern = os.path.relpath(path, anchor) if anchor else path
-        roots = sorted(Path(anchor).glob(pattern)) if "*" in path else []
+    roots = _local_roots(path)
     if not roots and path.count("/") == 1 and not path.startswith((".", "~", "/")):
         yield from _remote_files(f"hf://datasets/{path}", source)
         return

@@ -67,6 +67,18 @@ def check_output_root(path: Path) -> None:
         )
 
 
+def check_plot(path: Path, inputs: Iterable[Path] = ()) -> None:
+    """Raises `MarinError` where a plot must not be written; see `check_output_file`."""
+    check_output_file(path, "plot", _is_plot, inputs=inputs)
+
+
+def _is_plot(path: Path) -> bool:
+    """Whether a file is an image of the kind that its suffix says."""
+    mark = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}.get(path.suffix)
+    with path.open("rb") as file:
+        return mark is not None and mark in file.read(1 << 10)
+
+
 def make_folder(path: Path) -> None:
     """Makes the folder `path` and those around it; it may be there already.
 
