@@ -114,7 +114,9 @@ def load_settings(path: Path) -> BuildSettings:
     tokenizer = values.get("tokenizer", TokenizerSettings())
     if tokenizer.use is not None and (path.parent / tokenizer.use).exists():
         values["tokenizer"] = replace(tokenizer, use=str(path.parent / tokenizer.use))
-    output = Path(_resolved_path(raw["output"], path.parent))
+    if "://" in raw["output"]:
+        raise MarinError(f"{path}: output = {raw['output']!r}: a URL, expected a folder")
+    output = path.parent / _expanded(raw["output"])
     return BuildSettings(output=output, engine=raw.get("engine", "local"), **values)
 
 
@@ -159,12 +161,16 @@ def _resolved(source: Source, base: Path) -> Source:
 
 
 def _resolved_path(path: str, base: Path) -> str:
-    python = sysconfig.get_paths()
-    for name, folder in (("{stdlib}", python["stdlib"]), ("{packages}", python["purelib"])):
-        path = path.replace(name, folder)
-    path = os.path.expandvars(os.path.expanduser(path))
+    path = _expanded(path)
     if "://" in path or os.path.isabs(path):
         return path
     local = base / path
     # A name such as org/dataset that is no path here stays what it is: a dataset's name.
     return str(local) if local.exists() or "*" in path or path.count("/") != 1 else path
+
+
+def _expanded(path: str) -> str:
+    python = sysconfig.get_paths()
+    for name, folder in (("{stdlib}", python["stdlib"]), ("{packages}", python["purelib"])):
+        path = path.replace(name, folder)
+    return os.path.expandvars(os.path.expanduser(path))
