@@ -79,8 +79,8 @@ def ingest(
         or `root` and the source lie in each other.
     """
     engine, progress = engine or Local(), progress or Silent()
-    check_apart(root, [source])
     files, problems = locate(source, (root, *exclude))
+    check_apart(root, [source])
     listing = [(f.place, f.format, f.codec, f.size, f.version) for f in files]
     parameters = asdict(source)
     with stage_directory(root, "ingest", parameters, {"files": fingerprint(listing)}) as stage:

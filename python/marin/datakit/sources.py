@@ -107,13 +107,17 @@ def locate(source: Source, exclude: tuple[Path, ...] = ()) -> tuple[list[SourceF
 
 
 def check_apart(output: Path, sources: Iterable[Source]) -> None:
-    """Raises `MarinError` if `output` is, lies in or lies around a local path of the sources."""
+    """Raises `MarinError` if `output` is, lies in or lies around a local path of the sources.
+
+    It may lie around a single file, beside which nothing else is read.
+    """
     for source in sources:
         for path in source.paths:
             if path.startswith(_REMOTE):
                 continue
             for root in _local_roots(path):
-                if lies_in(output, root) or lies_in(root, output):
+                many = root.is_dir() or "*" in path
+                if lies_in(output, root) or (many and lies_in(root, output)):
                     raise MarinError(
                         f"source {source.name!r}: {printable(str(root))}: the output {output} is, "
                         "lies in or lies around it; choose another folder for the output"
