@@ -300,3 +300,16 @@ def test_the_command_line_builds_plans_and_inspects(
     assert kept["rows"] == 228
     summary = run("datakit", "inspect", built["store"])["tables"]["Summary"]  # type: ignore[index]
     assert ["tokens", built["tokens"]] in summary["rows"]
+
+
+@pytest.mark.parametrize("output", ["notes", "notes/out", "."])
+def test_an_output_among_the_sources_is_refused_before_the_work(
+    tmp_path: Path, output: str
+) -> None:
+    path = _write(tmp_path)
+    path.write_text(path.read_text().replace('output = "out"', f'output = "{output}"'))
+    held = sorted(tmp_path.rglob("*"))
+    for run in (plan, build):
+        with pytest.raises(MarinError, match=r"source '(lines|notes)'.*lies around"):
+            run(load_settings(path))
+    assert sorted(tmp_path.rglob("*")) == held

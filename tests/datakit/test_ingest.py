@@ -352,3 +352,29 @@ def test_the_command_refuses_an_ingest_of_nothing_and_says_why(tmp_path: Path) -
         with pytest.raises(MarinError, match=f"no documents in {path}: .*{reason}") as error:
             app(["datakit", "ingest", str(path), "--root", root, *options], standalone_mode=False)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("paths", "root"),
+    [
+        ("corpus", "corpus"),
+        ("corpus", "corpus/out"),
+        ("corpus", "."),
+        ("corpus/*", "corpus"),
+        ("corpus/a.txt", "corpus/a.txt"),
+    ],
+)
+def test_output_and_source_do_not_lie_in_each_other(tmp_path: Path, paths: str, root: str) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "a.txt").write_text("a text")
+    with pytest.raises(MarinError, match="lies in or lies around"):
+        ingest(Source("web", (str(tmp_path / paths),)), tmp_path / root)
+    assert [path.name for path in corpus.iterdir()] == ["a.txt"]
+
+
+def test_an_output_below_a_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "mk.py").write_text("x")
+    with pytest.raises(MarinError, match=r"mk\.py: not a folder"):
+        ingest(Source("web", (str(CASES / "plain.jsonl"),)), tmp_path / "mk.py")
+    assert (tmp_path / "mk.py").read_text() == "x"

@@ -106,14 +106,25 @@ def test_check_warns_of_a_cell_repeated_often() -> None:
 
 def test_rebase_writes_a_mixture_for_the_store_that_check_accepts(tmp_path: Path) -> None:
     summary = {"cells": {"a": {"tokens": 6400, "documents": 9}, "b": {"tokens": 70_000}}}
-    write_manifest(tmp_path, "store", parameters={}, inputs={}, rows={}, summary=summary)
+    store = tmp_path / "store"
+    store.mkdir()
+    write_manifest(store, "store", parameters={}, inputs={}, rows={}, summary=summary)
     with pytest.raises(MarinError, match=r"a 640 -> 6400 tokens.*marin mix rebase"):
-        run("check", CASE, "--store", tmp_path, "--exhaustion", "repeat")
+        run("check", CASE, "--store", store, "--exhaustion", "repeat")
     out = tmp_path / "new.json"
-    run("rebase", CASE, tmp_path, "--out", out)
-    answer = json.loads(run("check", out, "--store", tmp_path, "--json"))
+    run("rebase", CASE, store, "--out", out)
+    answer = json.loads(run("check", out, "--store", store, "--json"))
     assert answer["max_epochs"] == {"cell": "a", "epochs": 0.5}
     assert answer["warnings"] == []
+
+    run("rebase", CASE, store, "--out", out)  # the same again
+    out.write_text(changed := out.read_text().replace("0.", "0.0", 1))
+    for target, message in ((out, "holds something else"), (CASE, "would overwrite")):
+        with pytest.raises(MarinError, match=message):
+            run("rebase", CASE, store, "--out", target)
+    with pytest.raises(MarinError, match="would overwrite or lie in"):
+        run("rebase", CASE, store, "--out", store / "new.json")
+    assert out.read_text() == changed
 
 
 def test_show_lists_cells_and_plots(tmp_path: Path) -> None:
@@ -124,3 +135,32 @@ def test_show_lists_cells_and_plots(tmp_path: Path) -> None:
     changes = json.loads(run("show", CASE, "--against", CASE, "--json"))
     assert all(change["before"] == change["after"] for change in changes["by_cell"])
     assert "By quality" in run("show", PRESET)
+
+
+def test_plan_overwrites_no_input_and_no_file_of_another_kind(tmp_path: Path) -> None:
+    mixture, out, notes = (tmp_path / name for name in ("mixture.toml", "out.json", "notes.json"))
+    mixture.write_text(Path(CASE).read_text())
+    notes.write_text('{"mine": 1}')
+    shape = ("--row-length", "0:64", "--batch-tokens", 640, "--exhaustion", "repeat")
+    for target, message in (
+        (mixture, "would overwrite"),
+        (notes, r"notes\.json: exists and is no schedule"),
+        (tmp_path, "a folder"),
+        (tmp_path / "nodir" / "x.json", "nodir is no folder"),
+    ):
+        with pytest.raises(MarinError, match=message):
+            run("plan", mixture, "--out", target, *shape)
+    for target, message in ((mixture, "would overwrite"), (notes, "is no ledger")):
+        with pytest.raises(MarinError, match=message):
+            run("plan", mixture, "--out", out, "--ledger", target, *shape)
+    with pytest.raises(MarinError, match="is no plot"):
+        run("show", mixture, "--plot", notes)
+    assert not out.exists()
+    assert mixture.read_text() == Path(CASE).read_text()
+    assert notes.read_text() == '{"mine": 1}'
+
+    ledger = tmp_path / "ledger.parquet"
+    for _ in range(2):
+        run("plan", mixture, "--out", out, "--ledger", ledger, *shape)
+    with pytest.raises(MarinError, match="would overwrite"):
+        run("plan", mixture, "--out", out, "--revise", out, "--step", 1)

@@ -8,7 +8,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from support.packing import document_tokens, make_schedule, write_store
+from typer.testing import CliRunner
 
+from marin.cli.app import app
 from marin.engine import read_manifest
 from marin.errors import MarinError
 from marin.mixture import Schedule, Stage, tilted
@@ -175,3 +177,19 @@ def test_another_store_is_refused(tmp_path, store, schedule):
     other = write_store(tmp_path / "other", {cell: rows[::-1] for cell, rows in LENGTHS.items()})
     with pytest.raises(MarinError, match="was planned for"):
         pack(planned, tmp_path, store=other)
+
+
+def test_a_store_takes_no_plan_and_a_file_no_shards(tmp_path, store, schedule):
+    path = tmp_path / "schedule.json"
+    path.write_text(json.dumps(schedule.to_json()))
+    held = sorted(store.rglob("*"))
+    for out, message in (
+        (store, "a finished store"),
+        (store / "c00q0", "a finished store"),
+        (path, "schedule.json: not a folder"),
+    ):
+        command = ["pack", str(store), "--schedule", str(path), "--out", str(out)]
+        with pytest.raises(MarinError, match=message):
+            CliRunner().invoke(app, command, catch_exceptions=False)
+    assert sorted(store.rglob("*")) == held
+    assert path.read_text() == json.dumps(schedule.to_json())

@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from support.training import DROPPING, fake_source, tiny_model, write_held_out
 
 from marin.dispatch import Local
-from marin.engine import Progress, Silent
+from marin.engine import Progress, Silent, write_manifest
 from marin.errors import MarinError
 from marin.model import Batch, make_mesh
 from marin.train.checkpoint import Checkpoints
@@ -176,3 +177,34 @@ def test_a_checkpoint_off_the_plan_is_refused(straight: RunResult, tmp_path: Pat
     (run / "plan.json").write_text(json.dumps(plan))
     with pytest.raises(MarinError, match="is not on the plan"):
         train(config(run), fake_source(SEGMENTS), RunDirectory(run), progress=Silent())
+
+
+def test_a_run_directory_is_new_empty_or_a_runs(tmp_path: Path) -> None:
+    def opened(path: Path) -> None:
+        with ExitStack() as stack:
+            RunDirectory(path).open(config(path), stack)
+
+    shards, theirs, file = (tmp_path / name for name in ("shards", "theirs", "mk.py"))
+    shards.mkdir()
+    write_manifest(shards, "shards", parameters={}, inputs={}, rows={})
+    theirs.mkdir()
+    (theirs / "config.toml").write_text("mine")
+    file.write_text("x")
+    for path, message in (
+        (shards, "a finished shards"),
+        (shards / "run", "a finished shards"),
+        (theirs, "holds files but no run"),
+        (file, "not a folder"),
+    ):
+        with pytest.raises(MarinError, match=message):
+            opened(path)
+    assert [path.name for path in shards.iterdir()] == ["manifest.json"]
+    assert [path.name for path in theirs.iterdir()] == ["config.toml"]
+    assert (theirs / "config.toml").read_text() == "mine"
+
+    run = tmp_path / "run"
+    run.mkdir()
+    opened(run)
+    opened(run)
+    (run / "config.toml").unlink()  # killed before it was written
+    opened(run)

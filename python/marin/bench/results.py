@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import Any, TypeVar
 
 import marin
 from marin.bench.machine import describe_machine
+from marin.engine import check_output_file, check_output_root, is_json_with
 from marin.errors import MarinError
 
 T = TypeVar("T")
@@ -44,6 +46,20 @@ class Results:
 
     def report(self) -> dict[str, Any]:
         return {"machine": describe_machine(), "results": self.lines}
+
+
+def check_outputs(
+    save: Path | None, root: Path | None = None, *, inputs: Sequence[Path] = ()
+) -> None:
+    """Before a measurement: may its results go to the file `save` and its corpus below `root`?
+
+    Raises:
+      MarinError: no; see `check_output_file` and `check_output_root`.
+    """
+    if save is not None:
+        check_output_file(save, "results", is_json_with("machine", "results"), inputs=inputs)
+    if root is not None:
+        check_output_root(root)
 
 
 def timed(

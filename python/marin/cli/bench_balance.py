@@ -38,9 +38,14 @@ def bench_balance(
 ) -> None:
     """Which side limits, data or experts, and how many cores feed a device, a node and a rack."""
     from marin.bench.balance import check_run, measure
-    from marin.engine import write_json
+    from marin.bench.results import check_outputs
+    from marin.engine import check_plot, write_json
 
     config = _config(model, device, devices, smoke)
+    inputs = [run] if run else []
+    check_outputs(save, root, inputs=inputs)
+    if plot is not None:
+        check_plot(plot, inputs)
     answer = measure(config, root, progress=progress_for(json_output))
     if run is not None:
         answer["balance"]["run"] = check_run(answer["balance"], run)
@@ -72,8 +77,10 @@ def bench_dispatch(
 ) -> None:
     """A layer's expert exchange on this device: its parts, and each transport as a whole."""
     from marin.bench.balance import measure_dispatch
+    from marin.bench.results import check_outputs
     from marin.engine import write_json
 
+    check_outputs(save)
     config = _config(model, "", devices, smoke)
     answer = measure_dispatch(config, peers=peers, progress=progress_for(json_output))
     if save is not None:
@@ -116,7 +123,9 @@ def bench_history(
 ) -> None:
     """Draw all result files of a folder in one HTML page."""
     from marin.bench.compare import history
+    from marin.report.page import check_page
 
+    check_page(out)
     history(folder).write(out)
     if json_output:
         print_json({"page": str(out)})

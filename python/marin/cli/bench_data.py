@@ -21,7 +21,9 @@ def bench_mixture(
 ) -> None:
     """Speed and exactness of quotas and order on the published run, beside other mixers."""
     from marin.bench.mixture import PEERS, measure
+    from marin.bench.results import check_outputs
 
+    check_outputs(save)
     tools = _tools(peers, only, PEERS)
     _report("Mixture", measure(tools, progress=progress_for(json_output)), save, json_output)
 
@@ -35,7 +37,9 @@ def bench_pack(
 ) -> None:
     """Plans, rows and shards of a corpus of 128 M tokens, beside other packers."""
     from marin.bench.packing import PEERS, measure
+    from marin.bench.results import check_outputs
 
+    check_outputs(save, root)
     tools = _tools(peers, only, PEERS)
     _report("Packing", measure(tools, root, progress=progress_for(json_output)), save, json_output)
 
@@ -48,8 +52,10 @@ def bench_stream(
     json_output: Json = False,
 ) -> None:
     """Batches from shards and from the store on one core, beside other loaders."""
+    from marin.bench.results import check_outputs
     from marin.bench.stream import PEERS, measure
 
+    check_outputs(save, root)
     tools = _tools(peers, only, PEERS)
     _report("Stream", measure(tools, root, progress=progress_for(json_output)), save, json_output)
 

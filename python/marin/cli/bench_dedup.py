@@ -43,8 +43,10 @@ def bench_dedup(
     from marin.bench.dedup import PACKAGES, BenchConfig, measure
     from marin.bench.dedup import make_corpus as download
     from marin.bench.dedup.peers import PEERS
+    from marin.bench.results import check_outputs
     from marin.engine import write_json
 
+    check_outputs(save, cache if make_corpus else None, inputs=[corpus] if corpus else [])
     progress = progress_for(json_output)
     if corpus is None and make_corpus:
         names = PACKAGES[:packages]

@@ -3,14 +3,18 @@
 import re
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from marin.cli.output import print_json, print_table, progress_for
 from marin.errors import MarinError
+
+if TYPE_CHECKING:
+    from marin.datakit.dedup.locations import Place
 
 Inputs = Annotated[
     list[str], typer.Argument(help="Document directories or Parquet files, paths or URLs.")
@@ -108,6 +112,7 @@ def dedup(
     start = time.monotonic()
     progress = progress_for(json_output)
     places = [place if is_url(place) else Path(place) for place in inputs]
+    _check_outputs(places, against or (), out, save_index, materialize, report)
     with output_directory(out if is_url(out) else Path(out)) as directory:
         dedup_into(
             places,
@@ -157,6 +162,42 @@ def dedup(
         console=Console(),
     )
     print(f"{summary['kept']:,} of {summary['documents']:,} documents stay; sidecars in {out}")
+
+
+def _check_outputs(
+    inputs: "Sequence[Place]",
+    against: Sequence[Path],
+    out: str,
+    index: Path | None,
+    materialized: str | None,
+    report: Path | None,
+) -> None:
+    """Before the work: raises `MarinError` where one of the outputs must not be written."""
+    from marin.datakit.dedup.locations import is_url
+    from marin.datakit.dedup.materialize import STAGE as MATERIALIZE
+    from marin.datakit.dedup.run import STAGE as DEDUP
+    from marin.datakit.dedup.signatures import STAGE as INDEX
+    from marin.engine import check_apart, check_named_directory, lies_in
+    from marin.report.page import check_page
+
+    sources = [*(Path(place) for place in inputs if not is_url(place)), *against]
+    folders = {DEDUP: out, MATERIALIZE: materialized, INDEX: index}
+    outputs = {
+        stage: Path(place)
+        for stage, place in folders.items()
+        if place is not None and not is_url(place)
+    }
+    check_apart(outputs.values())
+    for stage, path in outputs.items():
+        for source in sources:
+            if lies_in(path, source):
+                raise MarinError(
+                    f"{path}: the output would lie in the input {source}; choose another directory"
+                )
+        check_named_directory(path, stage)
+    if report is not None:
+        own = outputs.pop(DEDUP, None)
+        check_page(report, [*sources, *outputs.values()], own=own)
 
 
 def parse_bytes(text: str, option: str) -> int:

@@ -16,8 +16,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def export(run: Run, out: Out, at: At = None, json_output: Json = False) -> None:
     """Write a checkpoint's model as safetensors with a Hugging Face config.json."""
     from marin.cli.trained import load_trained
-    from marin.model.export import export_model
+    from marin.model.export import check_export_directory, export_model
 
+    check_export_directory(out)
     trained = load_trained(run, at)
     export_model(trained.model, out)
     if json_output:

@@ -41,9 +41,12 @@ def plan(
     json_output: Json = False,
 ) -> None:
     """Plan the rungs of one recipe: sizes, batches, steps, rates, FLOPs and cost."""
+    from marin.engine import check_output_root
     from marin.ladder.plan import plan as plan_rungs
     from marin.ladder.plan import write_configs
 
+    if out is not None:
+        check_output_root(out)
     planned = plan_rungs(hero)
     configs = [str(path) for path in write_configs(planned, out)] if out is not None else []
     rungs = [rung.answer() for rung in planned]
@@ -204,7 +207,9 @@ def report(
     from marin.ladder.register import read_registration
     from marin.ladder.sources import find_run
     from marin.ladder.watch import watch as judge
+    from marin.report.page import check_page
 
+    check_page(out, [*sources, *(path for path in (run, against) if path)])
     if (run is None) != (against is None):
         raise MarinError("--watch RUN and --against REGISTRATION go together; give both or neither")
     rungs, model = _load(sources, metric), Model(floor=floor)

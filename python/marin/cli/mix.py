@@ -52,9 +52,12 @@ def show(
     json_output: Json = False,
 ) -> None:
     """Cells, weights, tokens and epochs per phase; or what differs from another mixture."""
+    from marin.engine import check_plot
     from marin.mixture import load
     from marin.mixture.plot import plot_cells, plot_changes
 
+    if plot:
+        check_plot(plot, [Path(name) for name in (mixture, against) if name])
     spec = load(mixture, normalize=normalize)
     if against is not None:
         other = load(against, normalize=normalize)
@@ -149,12 +152,17 @@ def plan(
     With --revise, everything before --step stays as it was, and the given mixture, horizon and
     row lengths hold from there on. The file is what marin pack takes.
     """
-    from marin.engine import write_json
+    from marin.engine import check_output_file, is_json_with, write_json
     from marin.mixture import load
-    from marin.mixture.ledger import write_ledger
+    from marin.mixture.ledger import is_ledger, write_ledger
 
     if ledger is not None and ledger.suffix != ".parquet":
         raise MarinError(f"--ledger {ledger}: it is written as Parquet; end its name in .parquet")
+    inputs = [Path(mixture), *([revise] if revise else [])]
+    is_schedule = is_json_with("format_version", "revisions", "simulated_horizon")
+    check_output_file(out, "schedule", is_schedule, inputs=inputs)
+    if ledger is not None:
+        check_output_file(ledger, "ledger", is_ledger, inputs=[*inputs, out])
     spec = load(mixture, normalize=normalize)
     if (revise is None) != (step is None):
         raise MarinError("--revise FILE and --step N belong together")
@@ -230,7 +238,7 @@ def rebase(
     json_output: Json = False,
 ) -> None:
     """Write the mixture for another store: same weights, its cells and tokens, bound to it."""
-    from marin.engine import write_json
+    from marin.engine import check_output_file, write_json
     from marin.mixture import load
     from marin.mixture.binding import compare_store, read_store
     from marin.mixture.binding import rebase as rebased
@@ -245,6 +253,10 @@ def rebase(
         renames[old] = new
     result = rebased(spec, cells, renames=renames, drop_missing=drop_missing)
     diff = compare_store(spec, cells)
+    check_output_file(out, "mixture", lambda _: True, inputs=[Path(mixture), store])
+    if out.exists() and not _holds(out, result.to_json()):
+        # Another mixture may have been written or changed by hand.
+        raise MarinError(f"{out}: exists and holds something else; name another file")
     write_json(out, result.to_json())
     if json_output:
         print_json(
@@ -262,6 +274,13 @@ def rebase(
     console = Console()
     console.print(f"Differences: {diff}" if diff else "No differences.", highlight=False)
     console.print(f"Wrote {out}, bound to store {result.store}.", highlight=False)
+
+
+def _holds(path: Path, value: Any) -> bool:
+    try:
+        return bool(json.loads(path.read_text()) == value)
+    except (OSError, ValueError):
+        return False
 
 
 def load_schedule(path: Path) -> "Schedule":

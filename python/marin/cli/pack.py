@@ -63,7 +63,7 @@ def pack(
 ) -> None:
     """Pack documents into rows and write them as shards; goes on where it was stopped."""
     from marin.engine import Threads as ThreadEngine
-    from marin.engine import engine_for, read_manifest
+    from marin.engine import check_output_root, engine_for, read_manifest
     from marin.packing import PlanConfig, ShardConfig, repair
     from marin.packing import pack as write_shards
 
@@ -72,6 +72,7 @@ def pack(
     progress = progress_for(json_output)
     stage = read_manifest(source).stage
     root = out or source.resolve().parent
+    check_output_root(root)
     repaired: list[str] = []
     if stage == "shards":
         if not verify:

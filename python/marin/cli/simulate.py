@@ -48,8 +48,11 @@ def drops(
     from marin.cli.routed import routing_of_run
     from marin.dispatch.routings import DocumentModel, RealDocuments, read_routing
     from marin.dispatch.simulate import DropStudy, simulate_drops
+    from marin.engine import check_plot
     from marin.errors import MarinError
 
+    if plot:
+        check_plot(plot, [routing] if routing else [])
     source: DocumentModel | RealDocuments = DocumentModel(experts, top_k, spread)
     of_run = routing is not None and routing.is_dir()
     if not of_run and (layer is not None or at is not None):

@@ -21,11 +21,19 @@ from marin.datakit.embed import embed
 from marin.datakit.ingest import ingest, nothing_kept, require_documents
 from marin.datakit.quality import quality, score_quality
 from marin.datakit.settings import BuildSettings
-from marin.datakit.sources import Source
+from marin.datakit.sources import Source, check_apart
 from marin.datakit.store import Sidecars, build_store
 from marin.datakit.tokenize import tokenize
 from marin.datakit.tokenizer import load_tokenizer, train_bpe
-from marin.engine import Engine, Progress, Silent, Unfinished, engine_for, planning
+from marin.engine import (
+    Engine,
+    Progress,
+    Silent,
+    Unfinished,
+    check_output_root,
+    engine_for,
+    planning,
+)
 
 State = Literal["finished", "to do", "waits"]
 Done = Mapping[str, Path]
@@ -100,7 +108,13 @@ def plan(settings: BuildSettings) -> list[Planned]:
 
 
 def steps(settings: BuildSettings, progress: Progress) -> list[Step]:
-    """The graph in an order in which every step stands after those it needs."""
+    """The graph in an order in which every step stands after those it needs.
+
+    Raises:
+      MarinError: the output and a source lie in each other, or the output is no folder.
+    """
+    check_apart(settings.output, (*settings.sources, *settings.evaluation))
+    check_output_root(settings.output)
     stages = _Stages(settings, engine_for(settings.engine), progress)
     kinds = ["tokens", "embedding", "scores"] + ["matches"] * bool(settings.evaluation)
     return [*_source_steps(stages), *_own_steps(stages, kinds), *_joins(stages, kinds)]

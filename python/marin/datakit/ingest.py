@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from marin._native import SeenIds, document_ids
 from marin.datakit.parts import PART_PATTERN, parquet_writer, read_part
 from marin.datakit.readers import QUARANTINE_SCHEMA, Batch, read_file, read_texts
-from marin.datakit.sources import Source, SourceFile, check_name, locate
+from marin.datakit.sources import Source, SourceFile, check_apart, check_name, locate
 from marin.datakit.walk import printable
 from marin.datakit.writer import DocumentWriter
 from marin.engine import (
@@ -78,12 +78,13 @@ def ingest(
     A source without documents gives an empty part.
 
     Raises:
-      MarinError: the name or a path is wrong, no file has the text column, or a store does not
-        answer.
+      MarinError: the name or a path is wrong, no file has the text column, a store does not
+        answer, or `root` and the source lie in each other.
     """
     engine, progress = engine or Local(), progress or Silent()
     check_name(source.name)
     files, problems = locate(source, (root, *exclude))
+    check_apart(root, [source])
     listing = [(f.place, f.format, f.codec, f.size, f.version) for f in files]
     parameters = asdict(source)
     with stage_directory(root, "ingest", parameters, {"files": fingerprint(listing)}) as stage:

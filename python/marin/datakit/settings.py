@@ -119,6 +119,8 @@ def load_settings(path: Path) -> BuildSettings:
     tokenizer = values.get("tokenizer", TokenizerSettings())
     if tokenizer.use is not None and (path.parent / tokenizer.use).exists():
         values["tokenizer"] = replace(tokenizer, use=str(path.parent / tokenizer.use))
+    if "://" in raw["output"]:
+        raise MarinError(f"{path}: output = {raw['output']!r}: a URL, expected a folder")
     output = Path(_joined(raw["output"], path.parent))
     return BuildSettings(output=output, engine=raw.get("engine", "local"), **values)
 

@@ -4,7 +4,7 @@ import io
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from marin.datakit.walk import Walk, printable
+from marin.engine import lies_in
 from marin.errors import MarinError
 
 FORMATS = ("parquet", "jsonl", "arrow", "warc", "text")
@@ -117,6 +118,24 @@ def locate(source: Source, exclude: tuple[Path, ...] = ()) -> tuple[list[SourceF
     return found, walk.problems
 
 
+def check_apart(output: Path, sources: Iterable[Source]) -> None:
+    """Raises `MarinError` if `output` is, lies in or lies around a local path of the sources.
+
+    It may lie around a single file, beside which nothing else is read.
+    """
+    for source in sources:
+        for path in source.paths:
+            if path.startswith(_REMOTE):
+                continue
+            for root in _local_roots(path):
+                many = root.is_dir() or is_pattern(path)
+                if lies_in(output, root) or (many and lies_in(root, output)):
+                    raise MarinError(
+                        f"source {source.name!r}: {printable(str(root))}: the output {output} is, "
+                        "lies in or lies around it; choose another folder for the output"
+                    )
+
+
 def _included(place: str, patterns: tuple[str, ...]) -> bool:
     name = place.rpartition("/")[2]
     return any(fnmatchcase(name, pattern) for pattern in patterns)
@@ -147,21 +166,26 @@ def matching(pattern: str) -> list[Path]:
     return found
 
 
+def _local_roots(path: str) -> list[Path]:
+    """The files and folders that a path or a pattern stands for; none for a dataset's name."""
+    if Path(path).exists():
+        return [Path(path)]
+    return matching(path) if is_pattern(path) else []
+
+
 def _local_files(path: str, source: Source, walk: Walk) -> Iterator[SourceFile]:
-    roots = [Path(path)]
-    if not roots[0].exists():
-        if is_dataset_name(path):
-            yield from _remote_files(f"hf://datasets/{path}", source, dataset=path)
-            return
-        if not is_pattern(path):
-            raise MarinError(
-                f"source {source.name!r}: {printable(path)}: no such file or folder; "
-                "name a file, a folder, a pattern, a URL or a Hugging Face dataset (owner/name)"
-            )
-        try:
-            roots = matching(path)
-        except MarinError as error:
-            raise MarinError(f"source {source.name!r}: {error}") from None
+    try:
+        roots = _local_roots(path)
+    except MarinError as error:
+        raise MarinError(f"source {source.name!r}: {error}") from None
+    if not roots and is_dataset_name(path):
+        yield from _remote_files(f"hf://datasets/{path}", source, dataset=path)
+        return
+    if not roots:
+        raise MarinError(
+            f"source {source.name!r}: {printable(path)}: no such file or folder; "
+            "name a file, a folder, a pattern, a URL or a Hugging Face dataset (owner/name)"
+        )
     for root in roots:
         for file in walk.files(root):
             version = str(file.modified_ns)

@@ -10,10 +10,20 @@ from marin.engine.manifest import (
     verify_files,
     write_manifest,
 )
+from marin.engine.outputs import (
+    check_apart,
+    check_output_file,
+    check_output_root,
+    check_plot,
+    is_json_with,
+    lies_in,
+    make_folder,
+)
 from marin.engine.progress import Progress, Silent
 from marin.engine.stage import (
     StageDir,
     Unfinished,
+    check_named_directory,
     finished_stage,
     planning,
     stage_directory,
@@ -33,9 +43,17 @@ __all__ = [
     "Unfinished",
     "Writeback",
     "atomic_file",
+    "check_apart",
+    "check_named_directory",
+    "check_output_file",
+    "check_output_root",
+    "check_plot",
     "engine_for",
     "file_entry",
     "finished_stage",
+    "is_json_with",
+    "lies_in",
+    "make_folder",
     "planning",
     "read_json_lines",
     "read_manifest",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marin.engine.files import PARTIAL_PREFIX
+from marin.engine.files import PARTIAL_PREFIX, write_json
 from marin.engine.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -29,9 +29,12 @@ from marin.engine.manifest import (
     verify_files,
     write_manifest,
 )
+from marin.engine.outputs import check_output_root, make_folder, stage_of
 from marin.errors import MarinError
 
 _HASH_DIGITS = 12
+_BEGUN_NAME = ".begun.json"
+"""Stands in a named directory until its manifest does, and says which stage began there."""
 
 
 _planning = ContextVar("planning", default=False)
@@ -101,13 +104,14 @@ def stage_directory(
 ) -> Iterator[StageDir]:
     """Opens `root/<stage>-<hash of parameters and inputs>` and sweeps what a killed run left.
 
-    A `directory` that the user named is opened instead; it must not hold another finished result.
+    A `directory` that the user named is opened instead; see `check_named_directory`.
 
     Whole files of an unfinished stage stay, so that it can go on from them; partial ones go. A
     finished directory whose files are missing or cut counts as unfinished: its manifest goes.
 
     Raises:
-      MarinError: the named directory holds another result.
+      MarinError: the named directory holds another result or files of somebody else; or the
+        directory would lie in a finished one or below a file.
       Unfinished: inside `planning()`, where the stage would have work to do.
     """
     # As JSON reads back, so that a tuple in a configuration equals the list in the manifest.
@@ -118,7 +122,11 @@ def stage_directory(
     manifest = finished_stage(path)
     if manifest is None and _planning.get():
         raise Unfinished(path)
-    path.mkdir(parents=True, exist_ok=True)
+    if directory is not None:
+        check_named_directory(directory, stage)
+    else:
+        check_output_root(root)
+    make_folder(path)
     if manifest is not None and identity != {
         "stage": manifest.stage,
         "parameters": manifest.parameters,
@@ -129,6 +137,8 @@ def stage_directory(
             "choose another directory or remove this one"
         )
     if manifest is None:
+        if directory is not None:
+            write_json(path / _BEGUN_NAME, {"stage": stage})
         (path / MANIFEST_NAME).unlink(missing_ok=True)
         for partial in list(path.rglob(f"{PARTIAL_PREFIX}*")):
             if partial.is_dir():
@@ -139,6 +149,37 @@ def stage_directory(
     yield stage_dir
     if not stage_dir.finished:
         raise RuntimeError(f"stage {stage} ended without finish() in {path}")
+    (path / _BEGUN_NAME).unlink(missing_ok=True)
+
+
+def check_named_directory(path: Path, stage: str) -> None:
+    """Checks that `stage` may write into `path`, a directory that the user named.
+
+    Raises:
+      MarinError: it is neither new nor empty, nor was begun or finished by the same stage; or it
+        lies in another finished stage or below a file.
+    """
+    check_output_root(path.parent)
+    if path.exists() and not path.is_dir():
+        raise MarinError(f"{path}: not a folder; name a new or empty one for the {stage}")
+    if not path.is_dir() or not any(path.iterdir()):
+        return
+    holder = stage_of(path) or _begun_stage(path)
+    if holder is None:
+        raise MarinError(
+            f"{path}: holds files that no {stage} of marin's wrote; name a new or empty folder"
+        )
+    if holder != stage:
+        raise MarinError(f"{path}: holds {holder}, not {stage}; name a new or empty folder")
+
+
+def _begun_stage(path: Path) -> str | None:
+    try:
+        value = json.loads((path / _BEGUN_NAME).read_text())
+    except (OSError, ValueError):
+        return None
+    stage = value.get("stage") if isinstance(value, dict) else None
+    return stage if isinstance(stage, str) else None
 
 
 def finished_stage(path: Path) -> Manifest | None:

@@ -67,6 +67,14 @@ def write_ledger(schedule: Schedule, path: Path) -> None:
         pq.write_table(table, partial, compression="zstd")
 
 
+def is_ledger(path: Path) -> bool:
+    """Whether a file is a ledger that was written here."""
+    try:
+        return METADATA_KEY in (pq.read_schema(path).metadata or {})
+    except (OSError, pa.ArrowInvalid):
+        return False
+
+
 _SCHEMA = pa.schema(
     [
         ("run", pa.int32()),

@@ -18,6 +18,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
+from marin.engine import check_output_root, make_folder
 from marin.errors import MarinError
 from marin.model import safetensors
 from marin.model.config import HeroConfig
@@ -86,9 +87,8 @@ _INDEX = "model.safetensors.index.json"
 
 def export_model(model: Hero, directory: Path) -> None:
     """Writes `config.json`, the index and the tensors into a new or empty directory."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise MarinError(f"{directory}: not an empty folder: name another to export into")
-    directory.mkdir(parents=True, exist_ok=True)
+    check_export_directory(directory)
+    make_folder(directory)
     files: dict[str, str] = {}
     size = 0
     for name, tensors in _files(model):
@@ -98,6 +98,13 @@ def export_model(model: Hero, directory: Path) -> None:
     index = {"metadata": {"total_size": size}, "weight_map": files}
     (directory / _INDEX).write_text(json.dumps(index, indent=1))
     (directory / "config.json").write_text(json.dumps(_hf_config(model.config), indent=1))
+
+
+def check_export_directory(directory: Path) -> None:
+    """Raises `MarinError` unless a model may be exported into `directory`."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise MarinError(f"{directory}: not an empty folder: name another to export into")
+    check_output_root(directory)
 
 
 def import_model(directory: Path, mesh: Mesh) -> Hero:

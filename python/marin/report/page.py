@@ -1,6 +1,6 @@
 """A page: headings, facts, tables, plots and pairs of texts, rendered with everything escaped."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,8 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
-from marin.engine import atomic_file
+from marin.engine import atomic_file, check_output_file
+from marin.errors import MarinError
 
 _TEMPLATE = """<!doctype html>
 <html lang="en">
@@ -82,6 +83,8 @@ footer { margin-top: 3rem; color: var(--soft); font-size: .85rem; }
 </body>
 </html>
 """
+_POLICY = next(line for line in _TEMPLATE.splitlines() if "Content-Security-Policy" in line)
+"""By this line pages are known again."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +138,31 @@ class Page:
         return template.render(sections=self._sections, **self._values)
 
     def write(self, path: Path) -> None:
+        """Writes the page.
+
+        Raises:
+          MarinError: something else than a page of marin's is there.
+        """
+        if path.exists() and not is_page(path):
+            raise MarinError(f"{path}: exists and is no page of marin's; move it away")
         with atomic_file(path) as partial:
             # Lone surrogates in a document's text must not stop the report on it.
             partial.write_text(self.html(), encoding="utf-8", errors="backslashreplace")
+
+
+def is_page(path: Path) -> bool:
+    """Whether a file is a page that was written here."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(1 << 10)
+    except OSError:
+        return False
+    return start.startswith(b"<!doctype html>") and _POLICY.encode() in start
+
+
+def check_page(path: Path, inputs: Iterable[Path] = (), *, own: Path | None = None) -> None:
+    """Raises `MarinError` where a page must not be written; see `check_output_file`."""
+    check_output_file(path, "page", is_page, inputs=inputs, own=own)
 
 
 def format_cell(value: object) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from marin.engine import Progress, Silent, read_manifest
+from marin.engine import Progress, Silent, check_output_root, make_folder, read_manifest
 from marin.errors import MarinError
 from marin.mixture import Schedule, Specification, Stage
 from marin.packing import pack, plan
@@ -95,13 +95,15 @@ def branch(
     batch and ends there. The parent's files are only read.
 
     Raises:
-      MarinError: there is no such checkpoint, it is damaged, or `into` exists.
+      MarinError: there is no such checkpoint, it is damaged, or `into` exists or lies in a stage
+        directory.
     """
     parent = RunDirectory(path)
     config = parent.config()
     target = into or path.with_name(f"{path.name}-branch-{at}")
     if target.exists():
         raise MarinError(f"{target}: exists; choose another directory for the branch with --into")
+    check_output_root(target)
     source = open_source(parent.legs(config))
     curriculum = parent.curriculum(config, source)
     if at not in complete_steps(parent.checkpoints):
@@ -118,7 +120,7 @@ def branch(
     shards = _packed(source, revised, progress)
     partial = target.with_name(f".partial-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    make_folder(partial)
     child = RunDirectory(partial)
     shutil.copytree(
         checkpoint_directory(parent.checkpoints, at), checkpoint_directory(child.checkpoints, at)

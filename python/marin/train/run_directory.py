@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from marin.engine import write_json
+from marin.engine import check_output_root, make_folder, write_json
+from marin.engine.files import PARTIAL_PREFIX
 from marin.errors import MarinError
 from marin.train.config import TrainConfig
 from marin.train.curriculum import Curriculum
@@ -56,10 +57,30 @@ class RunDirectory:
         return replace(load_config(path, settings), run=self.path)
 
     def open(self, config: TrainConfig, stack: ExitStack) -> None:
-        """Makes the directory this configuration's and holds it until the end of `stack`."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        """Makes the directory this configuration's and holds it until the end of `stack`.
+
+        Raises:
+          MarinError: it holds something else than a run of this configuration, lies in a stage
+            directory or below a file, or another process trains there.
+        """
+        self._check()
+        make_folder(self.path)
         stack.enter_context(self.locked())
         self.claim(config)
+
+    def _check(self) -> None:
+        check_output_root(self.path)
+        if not self.path.is_dir() or ((self.path / CONFIG_NAME).is_file() and self._is_begun()):
+            return
+        # What a process leaves that was killed while it made the directory.
+        rest = [path.name for path in self.path.iterdir() if path.name != _LOCK_NAME]
+        if not all(name.startswith(PARTIAL_PREFIX) for name in rest):
+            raise MarinError(
+                f"{self.path}: holds files but no run; choose a new or empty run directory"
+            )
+
+    def _is_begun(self) -> bool:
+        return (self.path / _LOCK_NAME).is_file() or self._plan.is_file()
 
     def claim(self, config: TrainConfig) -> None:
         """Makes the directory this configuration's; it may be already."""

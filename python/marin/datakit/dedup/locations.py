@@ -9,6 +9,7 @@ from typing import Any
 
 from marin._native import xxh3_bytes, xxh3_file
 from marin.datakit.sources import Source, SourceFile, filesystem, locate, with_retries
+from marin.engine import lies_in as path_lies_in
 from marin.engine import read_manifest, verify_files
 from marin.engine.manifest import MANIFEST_NAME
 from marin.errors import MarinError
@@ -54,10 +55,7 @@ def parquet_files(place: Place) -> Iterator[tuple[str, str, str]]:
 
 def lies_in(directory: Path, place: Place) -> bool:
     """Whether `directory` is `place` or somewhere below it."""
-    if is_url(place):
-        return False
-    source, target = Path(place).resolve(), directory.resolve()
-    return source == target or source in target.parents
+    return not is_url(place) and path_lies_in(directory, Path(place))
 
 
 def base_name(place: Place) -> str:

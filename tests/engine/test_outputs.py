@@ -1,0 +1,74 @@
+"""Where results may go: never over an input, a finished stage or files of somebody else."""
+
+from pathlib import Path
+
+import pytest
+
+from marin.engine import (
+    check_named_directory,
+    check_output_file,
+    finished_stage,
+    stage_directory,
+    write_manifest,
+)
+from marin.errors import MarinError
+
+
+def begin_and_fail(directory: Path) -> None:
+    with (
+        pytest.raises(ValueError, match="killed"),
+        stage_directory(directory.parent, "test", {}, {}, directory=directory),
+    ):
+        (directory / "half.bin").write_text("x")
+        raise ValueError("killed")
+
+
+def test_a_named_directory_is_gone_on_with_by_its_own_stage_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    begin_and_fail(out)
+    with pytest.raises(MarinError, match="holds test, not other"):
+        check_named_directory(out, "other")
+    with stage_directory(tmp_path, "test", {}, {}, directory=out) as stage:
+        stage.finish({"half.bin": 1})
+    assert finished_stage(out) is not None
+    assert sorted(path.name for path in out.iterdir()) == ["half.bin", "manifest.json"]
+
+
+def test_no_stage_lies_in_a_finished_one_or_below_a_file(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    (store / "c0").mkdir(parents=True)
+    write_manifest(store, "store", parameters={}, inputs={}, rows={})
+    file = tmp_path / "mk.py"
+    file.write_text("x")
+    for root, message in (
+        (store, "a finished store"),
+        (store / "c0" / "deeper", "a finished store"),
+        (file, "mk.py: not a folder"),
+        (file / "below", "mk.py: not a folder"),
+    ):
+        with pytest.raises(MarinError, match=message), stage_directory(root, "plan", {}, {}):
+            pass
+    assert sorted(path.name for path in store.iterdir()) == ["c0", "manifest.json"]
+    assert file.read_text() == "x"
+
+
+def test_an_output_file_spares_stages_folders_and_other_kinds(tmp_path: Path) -> None:
+    stage = tmp_path / "stage"
+    stage.mkdir()
+    write_manifest(stage, "store", parameters={}, inputs={}, rows={})
+    (tmp_path / "x").write_text("mine")
+
+    def check(path: Path, *, known: bool = False, own: Path | None = None) -> None:
+        check_output_file(path, "page", lambda _: known, own=own)
+
+    for path, message in (
+        (stage / "new", "a finished store"),
+        (stage, "a folder"),
+        (tmp_path / "x", "no page of marin's"),
+        (tmp_path / "x" / "y", "is no folder"),
+    ):
+        with pytest.raises(MarinError, match=message):
+            check(path)
+    check(tmp_path / "x", known=True)
+    check(stage / "new", own=stage)
+    check(tmp_path / "new")
