@@ -156,13 +156,13 @@ def plan(
     from marin.mixture import load
     from marin.mixture.ledger import is_ledger, write_ledger
 
-    if ledger is not None and ledger.suffix != ".parquet":
-        raise MarinError(f"--ledger {ledger}: it is written as Parquet; end its name in .parquet")
     inputs = [Path(mixture), *([revise] if revise else [])]
     is_schedule = is_json_with("format_version", "revisions", "simulated_horizon")
     check_output_file(out, "schedule", is_schedule, inputs=inputs)
     if ledger is not None:
         check_output_file(ledger, "ledger", is_ledger, inputs=[*inputs, out])
+        if ledger.suffix != ".parquet":
+            raise MarinError(f"--ledger {ledger}: it is written as Parquet; end its name in .parquet")
     spec = load(mixture, normalize=normalize)
     if (revise is None) != (step is None):
         raise MarinError("--revise FILE and --step N belong together")
