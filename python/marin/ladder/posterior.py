@@ -1,8 +1,9 @@
 """Integrates the joint model over floor, measure of compute and rung noise, on a fixed grid.
 
-The floor has a Beta prior as a share of the lowest value seen; the noise of whole rungs, which few
-rungs can hardly tell, a log-normal one that is integrated over; drift and evaluation noise, which
-tens of evaluations do tell, stand at their mode. Everything is deterministic: no sampling.
+The floor has a Beta prior as a share of the lowest value seen or of the highest floor that a metric
+can have; the noise of whole rungs, which few rungs can hardly tell, a log-normal one that is
+integrated over; drift and evaluation noise, which tens of evaluations do tell, stand at their mode.
+Everything is deterministic: no sampling.
 """
 
 from collections.abc import Sequence
@@ -115,11 +116,12 @@ def infer(
     *,
     measure: Measure,
     floor: float | None,
-    floored: bool,
+    highest_floor: float,
 ) -> Posterior:
     """The posterior at `wanted` from evaluations at `observed`.
 
-    `floor` fixes the floor; otherwise it is integrated over if the metric is `floored`, else 0.
+    `floor` fixes the floor; otherwise it is integrated over up to `highest_floor`, 0 for a metric
+    that has none.
     """
     model = JointModel(observed, values, wanted, sizes.ratio, scales)
     lowest = float(values.min())
@@ -127,10 +129,11 @@ def infer(
         link = Link(0.0, float(np.abs(values).mean()) or 1.0)
         posterior = _integrate(model, [(link, 0.0)], sizes, measure)
         return posterior if lowest < 0 else replace(posterior, least=0.0)
-    if floor is not None or not floored:
+    if floor is not None or not highest_floor:
         return _integrate(model, [(Link(floor or 0.0), 0.0)], sizes, measure)
+    highest = min(lowest, highest_floor)
     shares = np.linspace(*_FLOOR_RANGE, _COARSE)
-    coarse = [_prior(share, lowest) for share in shares]
+    coarse = [_prior(share, highest) for share in shares]
     posterior = _integrate(model, coarse, sizes, measure)
     mass = posterior.weights.reshape(_COARSE, -1).sum(axis=1)
     kept = np.flatnonzero(mass > _NEGLIGIBLE * mass.max())
@@ -138,7 +141,7 @@ def infer(
     # A second, finer look where the first found the mass; twice more where it is a needle.
     for _ in range(3):
         shares = np.linspace(low, high, _FINE)
-        posterior = _integrate(model, [_prior(share, lowest) for share in shares], sizes, measure)
+        posterior = _integrate(model, [_prior(share, highest) for share in shares], sizes, measure)
         mass = posterior.weights.reshape(_FINE, -1).sum(axis=1)
         kept = np.flatnonzero(mass > _NEGLIGIBLE * mass.max())
         if len(kept) >= _FINE // 2:
@@ -147,8 +150,8 @@ def infer(
     return posterior
 
 
-def _prior(share: float, lowest: float) -> tuple[Link, float]:
-    return Link(float(share * lowest)), float(beta.logpdf(share, *FLOOR_PRIOR))
+def _prior(share: float, highest: float) -> tuple[Link, float]:
+    return Link(float(share * highest)), float(beta.logpdf(share, *FLOOR_PRIOR))
 
 
 def _integrate(
