@@ -8,7 +8,7 @@ parameter, of the same cells in the same shares; width alone changes. The larges
 registered from the other three before its first step. Killed at any point, the same command goes on
 from there; the registration is never written twice.
 
-Earlier ladders were forecast 2, 6, 4 and 3 % off, by models of the forecast with narrower priors;
+Ladders before the last were forecast 2, 6, 4 and 3 % off, by a model with narrower priors;
 depth and batch rose between rungs of two of them, and the rates of three were far too low.
 `benches/results/README.md` has the figures.
 """
