@@ -162,7 +162,9 @@ def plan(
     if ledger is not None:
         check_output_file(ledger, "ledger", is_ledger, inputs=[*inputs, out])
         if ledger.suffix != ".parquet":
-            raise MarinError(f"--ledger {ledger}: it is written as Parquet; end its name in .parquet")
+            raise MarinError(
+                f"--ledger {ledger}: it is written as Parquet; end its name in .parquet"
+            )
     spec = load(mixture, normalize=normalize)
     if (revise is None) != (step is None):
         raise MarinError("--revise FILE and --step N belong together")

@@ -49,8 +49,10 @@ class Store:
         return str(self.manifest.summary["tokenizer"]["hash"])
 
     @property
-    def vocab_size(self) -> int:
-        return int(self.manifest.summary["tokenizer"]["vocab_size"])
+    def vocab_size(self) -> int | None:
+        """Tokens of the tokenizer; None for a store that does not say."""
+        size = self.manifest.summary["tokenizer"].get("vocab_size")
+        return None if size is None else int(size)
 
     def files(self, cell: str) -> list[Path]:
         """The Arrow files of a cell, in the order that numbers its documents."""
