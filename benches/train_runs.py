@@ -231,9 +231,8 @@ def _trains(run: Path, born: float, step: int) -> bool:
     path = run / "metrics.jsonl"
     if not path.exists() or path.stat().st_mtime < born:
         return False
-    lines = path.read_bytes().splitlines(keepends=True)
-    whole = [line for line in lines if line.endswith(b"\n")]
-    return bool(whole) and json.loads(whole[-1])["step"] >= step
+    records = read_metrics(path)
+    return bool(records) and records[-1]["step"] >= step
 
 
 def _saving(run: Path, born: float, step: int) -> bool:

@@ -119,7 +119,7 @@ def _totals(manifest: Manifest) -> dict[str, Any]:
         "tokens": sum(cell["tokens"] for cell in cells),
         "held-out documents": held_out["documents"],
         "held-out tokens": held_out["tokens"],
-        "vocabulary": manifest.summary["tokenizer"]["vocab_size"],
+        "vocabulary": manifest.summary["tokenizer"].get("vocab_size", "not stated"),
     }
 
 
