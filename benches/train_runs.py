@@ -1,6 +1,6 @@
 """Whole runs on real text that have to agree: over processes, restarts, meshes and kills.
 
-    python benches/train_runs.py STORE OUT [processes] [devices] [kills] [wandb]
+    python benches/train_runs.py STORE OUT [PART ...]
 
 STORE is a finished token store, such as `marin quickstart` leaves below `stages/store-*`; OUT is
 scratch. Every training process is a `marin train` of its own. Writes
@@ -8,6 +8,7 @@ scratch. Every training process is a `marin train` of its own. Writes
 
 - processes: 300 steps of `tiny` over 8 virtual devices and over 2 processes of 4, with a transport
   that drops nothing.
+- preset_processes: the same with the preset's own transport, which drops.
 - devices: 10 steps and 10 more against 20 straight, to the last bit; and the next 10 losses on 1,
   2 and 4 devices with a transport that drops nothing.
 - kills: SIGKILL at 20 random moments, half of them inside a save.
@@ -24,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +49,13 @@ DROPLESS = {"transport": "ring"}
 
 def main() -> None:
     store, out, *chosen = sys.argv[1:]
-    parts = {"processes": processes, "devices": devices, "kills": kills, "wandb": wandb}
+    parts: dict[str, Callable[[Bench], dict[str, Any]]] = {
+        "processes": partial(processes, DROPLESS),
+        "preset_processes": partial(processes, {}),
+        "devices": devices,
+        "kills": kills,
+        "wandb": wandb,
+    }
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for name in chosen or parts:
         start = time.perf_counter()
@@ -113,25 +121,27 @@ class Bench:
         return read_metrics(config.run / "metrics.jsonl")
 
 
-def processes(bench: Bench) -> dict[str, Any]:
+def processes(model: dict[str, Any], bench: Bench) -> dict[str, Any]:
     mesh = MeshShape(expert=8)
-    # Which assignments are dropped hangs on the last bits of scores, and so on the order of sums.
-    one, two = (
-        np.array(
-            [r["loss"] for r in bench.train(bench.config(name, mesh=mesh, model=DROPLESS), count)]
-        )
+    runs = [
+        bench.train(bench.config(name, mesh=mesh, model=model), count)
         for name, count in (("one", 1), ("two", 2))
-    )
+    ]
+    one, two = (np.array([record["loss"] for record in run]) for run in runs)
     apart = np.abs(two / one - 1)
     found = {
         "steps": len(one),
+        "transport": runs[0][0]["transport"],
+        "largest_drop_fraction": max(record["drop_fraction"] for record in runs[0]),
+        "median_step_seconds": [statistics.median(r["time/step"] for r in run) for run in runs],
         "largest_relative_difference_of_the_first_50_losses": float(apart[:50].max()),
         "relative_difference_of_the_last_loss": float(apart[-1]),
         "first_loss": float(one[0]),
         "last_loss": float(one[-1]),
     }
     assert len(one) == len(two) == STEPS
-    assert apart[:50].max() <= 1e-4, found
+    # Which assignments are dropped hangs on the last bits of scores, and so on the order of sums.
+    assert apart[:50].max() <= (1e-3 if found["largest_drop_fraction"] else 1e-4), found
     assert apart[-1] <= 0.01, found
     return found
 
