@@ -1,4 +1,4 @@
-"""The output directory: refused with one line where it would harm, used by one process at a time."""
+"""The output directory: refused with a line where it would harm, used by one process at a time."""
 
 from pathlib import Path
 

@@ -111,7 +111,9 @@ def run(store: Path, out: Path, *, seed: int = 0, progress: Progress = Silent())
         out / "ladder.html"
     )
     write_json(out / "outcome.json", outcome)
-    write_json(out / "grid.json", {"rungs": [rung.to_json(METRIC) for rung in (*ladder.rungs, last)]})
+    write_json(
+        out / "grid.json", {"rungs": [rung.to_json(METRIC) for rung in (*ladder.rungs, last)]}
+    )
     return outcome
 
 

@@ -131,7 +131,12 @@ def _cells(
         documents, root, datakit.EmbedConfig(), dedup=removed, progress=progress
     )
     domains = datakit.domains(
-        documents, embeddings, root, datakit.DomainsConfig(domains=8, fine=256), dedup=removed, progress=progress
+        documents,
+        embeddings,
+        root,
+        datakit.DomainsConfig(domains=8, fine=256),
+        dedup=removed,
+        progress=progress,
     )
     scores = datakit.score_quality(documents, root, progress=progress)
     quality = datakit.quality(

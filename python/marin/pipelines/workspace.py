@@ -23,7 +23,9 @@ def workspace(out: Path, inputs: Sequence[Path]) -> Iterator[Path]:
     try:
         lock = _open(out)
     except OSError as error:
-        raise MarinError(f"{error.filename or out}: {error.strerror}; choose another --out") from None
+        raise MarinError(
+            f"{error.filename or out}: {error.strerror}; choose another --out"
+        ) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,6 +51,8 @@ def _open(out: Path) -> IO[str]:
     if out.exists() and not out.is_dir():
         raise MarinError(f"{out}: not a folder; choose another --out")
     if out.is_dir() and any(out.iterdir()) and not (out / _MARK).exists():
-        raise MarinError(f"{out}: holds files that marin did not write; choose a new folder as --out")
+        raise MarinError(
+            f"{out}: holds files that marin did not write; choose a new folder as --out"
+        )
     out.mkdir(parents=True, exist_ok=True)
     return (out / _MARK).open("a")

@@ -6,6 +6,7 @@ from contextlib import suppress
 import jax
 
 from marin.errors import MarinError
+from marin.plan.devices import DEVICES
 
 _COUNT_FLAG = "xla_force_host_platform_device_count"
 
@@ -18,10 +19,8 @@ _PATIENCE = {
 
 # Dense bfloat16 FLOP/s per device, by a part of JAX's name of it; vendors' data sheets.
 _PEAKS = (
-    ("GB200", 2.5e15),
+    *((device.name.upper(), device.bfloat16) for device in DEVICES.values()),
     ("B200", 2.25e15),
-    ("H200", 9.89e14),
-    ("H100", 9.89e14),
     ("A100", 3.12e14),
     ("TPU v6", 9.18e14),
     ("TPU v5p", 4.59e14),
