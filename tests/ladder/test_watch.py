@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from marin._native import xxh3_file
 from marin.errors import MarinError
 from marin.ladder import Ladder, Model, Rung, find_target, fit_law
 from marin.ladder.page import ladder_page
@@ -45,7 +46,7 @@ def test_a_registration_says_what_it_will_be_judged_by(registered: Path) -> None
     block = read_registration(registered)
     assert block["date"] == "2026-01-02T03:04:05Z"
     assert block["rule"] == {"burn_in": 0.1, "persistence": 3}
-    assert list(block["data"].values()) != [""]
+    assert block["data"] == {"grid.json": xxh3_file(registered.with_name("grid.json"))}
     assert all(word in text for word in ("Hypothesis", "Target", "Tolerance", "Rule", "xxh3"))
 
 

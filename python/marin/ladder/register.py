@@ -4,6 +4,7 @@ One Markdown file for people, with one JSON block for `watch`. It is written onc
 """
 
 import json
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +34,8 @@ def register(
     tolerance: float,
     date: datetime | None = None,
 ) -> dict[str, Any]:
-    """Writes the registration of a forecast to `out` and returns its JSON block.
+    """Writes the registration of a forecast to `out` and returns its JSON block, which names the
+    files that it was made from as seen from `out`'s folder, so that they can move together.
 
     Args:
       tolerance: relative; the hypothesis holds if the outcome differs by no more.
@@ -57,7 +59,11 @@ def register(
         "format": FORMAT,
         "date": (date or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "version": marin.__version__,
-        "data": {str(file): xxh3_file(file) for source in sources for file in _files(source)},
+        "data": {
+            os.path.relpath(file, out.parent): xxh3_file(file)
+            for source in sources
+            for file in _files(source)
+        },
         "metric": ladder.metric,
         "tolerance": tolerance,
         "rule": {"burn_in": model.burn_in, "persistence": PERSISTENCE},
