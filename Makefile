@@ -1,15 +1,16 @@
-# Two commands: `make quickstart` runs the whole pipeline, `make test` tests it.
+# `make quickstart` runs the whole pipeline, `make test` tests it, `make bench` measures it.
 # Everything is installed into $(VENV) from python3 and cargo; nothing else is touched.
 
 PYTHON ?= python3
 VENV   ?= .venv
 WORKERS ?= 2
 TESTS  ?= tests
+BENCH  ?= target/bench
 
 BIN := $(VENV)/bin
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: quickstart install test test-rust test-python test-slow lint docs format clean
+.PHONY: quickstart install test test-rust test-python test-slow bench lint docs format clean
 .DELETE_ON_ERROR:
 
 quickstart: $(VENV)/.built
@@ -32,6 +33,14 @@ test-python: $(VENV)/.built
 # The cases that would make `make test` too long.
 test-slow: $(VENV)/.built
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m slow $(TESTS)
+
+# What this machine does, without other libraries, into $(BENCH); `marin bench compare` holds it
+# against benches/results. The whole data side and training have scripts of their own in benches/.
+bench: $(VENV)/.built
+	mkdir -p $(BENCH)
+	for part in dedup mixture pack stream dispatch balance; do \
+		$(BIN)/marin bench $$part --save $(BENCH)/$$part.json || exit; \
+	done
 
 lint: $(VENV)/.built
 	cargo fmt --all --check

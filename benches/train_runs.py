@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from marin import mixture, packing
+from marin.bench.machine import describe_machine
 from marin.engine import read_manifest, write_json
 from marin.model import preset
 from marin.train import CheckpointConfig, EvaluationConfig, LogConfig, MeshShape, TrainConfig
@@ -57,6 +58,7 @@ def main() -> None:
         "wandb": wandb,
     }
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results["machine"] = describe_machine()
     for name in chosen or parts:
         start = time.perf_counter()
         results[name] = parts[name](Bench(Path(store), Path(out).absolute() / name))

@@ -41,8 +41,9 @@ class BenchConfig:
 def measure(
     files: Sequence[Path], tools: Sequence[str], config: BenchConfig, *, progress: Progress
 ) -> dict[str, Any]:
-    """Speed and memory of marin on all of `files`, also within 1 GiB, on a half and a quarter; its
-    stages; all tools on a part, and their quality. Returns what `marin bench dedup --json` prints.
+    """Speed and memory of marin on all of `files`, also with tables of 1 GiB, on a half and a
+    quarter; its stages; all tools on a part, and their quality. Returns what
+    `marin bench dedup --json` prints.
 
     Raises:
       MarinError: a tool is unknown or not installed, or fails.
@@ -70,7 +71,7 @@ def measure(
         truth = Truth(chosen, THRESHOLD)
         task.advance(1)
         speed(MARIN, "all", files)
-        speed(MARIN, "all_within_1GiB", files, memory=1 << 30)
+        speed(MARIN, "all_with_memory_1GiB", files, memory=1 << 30)
         for name, share in (("half", 2), ("quarter", 4)):
             speed(MARIN, name, files[::share])
         stages = [_stages(files) for _ in range(config.runs)]
