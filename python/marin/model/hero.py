@@ -20,7 +20,7 @@ from marin.model.init import normal
 from marin.model.moe import LatentMoE
 from marin.model.norm import GatedNorm
 from marin.model.router import RouterOut
-from marin.model.sharding import constrain, gather, row_spec
+from marin.model.sharding import constrain, embed, gather, row_spec
 
 
 class RouterBias(nnx.Variable[Array]):
@@ -109,8 +109,7 @@ class Hero(nnx.Module):
                 report = report._replace(margins=None)
             return constrain(x, mesh, rows), (report, stats)
 
-        embedding = gather(self.embedding[...], mesh, config.dtype, "embedding")
-        x = jnp.take(embedding, batch.tokens, axis=0)
+        x = embed(self.embedding[...], batch.tokens, mesh, config.dtype)
         x = constrain(_normed(self.embedding_norm, x, config), mesh, rows)
         flags = jnp.asarray(config.global_layers)
         x, (report, stats) = jax.lax.scan(

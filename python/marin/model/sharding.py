@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array
+from jaxtyping import Array, Float, Int
 
 from marin.errors import MarinError
 
@@ -133,6 +134,40 @@ def gather(params: Any, mesh: Mesh | AbstractMesh, dtype: Any, prefix: str = "")
         return _gather(leaf, NamedSharding(mesh, whole), NamedSharding(mesh, cut))
 
     return jax.tree_util.tree_map_with_path(ready, params)
+
+
+def embed(
+    table: Float[Array, "V d"], tokens: Int[Array, "B L"], mesh: Mesh | AbstractMesh, dtype: Any
+) -> Float[Array, "B L d"]:
+    """Rows of the embedding in `dtype`. Their gradient is summed in float32: that of a frequent
+    token is a sum over thousands of positions, of which bfloat16 would lose most.
+    """
+    cut = NamedSharding(mesh, spec_of("embedding", table.shape, mesh))
+    rows: Array = _embed(table, tokens, len(table), cut, dtype)
+    return rows
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _embed(table: Array, tokens: Array, vocab: int, cut: NamedSharding, dtype: Any) -> Array:
+    whole = jax.lax.with_sharding_constraint(table.astype(dtype), NamedSharding(cut.mesh, P()))
+    return jnp.take(whole, tokens, axis=0)
+
+
+def _embed_forward(
+    table: Array, tokens: Array, vocab: int, cut: NamedSharding, dtype: Any
+) -> tuple[Array, Array]:
+    return _embed(table, tokens, vocab, cut, dtype), tokens
+
+
+def _embed_backward(
+    vocab: int, cut: NamedSharding, dtype: Any, tokens: Array, cotangent: Array
+) -> tuple[Array, None]:
+    zeros = jnp.zeros((vocab, cotangent.shape[-1]), jnp.float32)
+    gradient = zeros.at[tokens].add(cotangent.astype(jnp.float32))
+    return jax.lax.with_sharding_constraint(gradient, cut), None
+
+
+_embed.defvjp(_embed_forward, _embed_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
