@@ -1,18 +1,21 @@
 """Evaluations on held-out documents: how they are laid into rows, and what they sum to."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.training import write_held_out
+from support.training import tiny_model, write_held_out
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
+from marin.errors import MarinError
+from marin.train.config import EvaluationConfig, TrainConfig
 from marin.train.curriculum import Curriculum, Segment
-from marin.train.evaluation import evaluation_steps, held_out_rows, token_bytes
+from marin.train.evaluation import evaluation_shape, evaluation_steps, held_out_rows, token_bytes
 
 
 @pytest.fixture
@@ -62,3 +65,14 @@ def test_a_run_is_evaluated_evenly_and_at_its_end() -> None:
     plan = Curriculum.plan((Segment(50, 1, 8, "a"),), 16)
     assert sorted(evaluation_steps(plan, 4)) == [13, 25, 38, 50]
     assert sorted(evaluation_steps(plan, 100)) == list(range(1, 51))
+
+
+def test_as_many_rows_are_evaluated_at_a_time_as_a_microbatch_has() -> None:
+    plan = Curriculum.plan((Segment(10, 8, 512, "a"), Segment(10, 4, 1024, "a")), 16)
+    config = TrainConfig(Path("shards"), Path("run"), tiny_model(), microbatches=4)
+    assert evaluation_shape(config, plan) == (2, 512)
+    longer = replace(config, evaluation=EvaluationConfig(seq_len=1024))
+    assert evaluation_shape(longer, plan) == (1, 1024)
+    other = replace(config, evaluation=EvaluationConfig(seq_len=256))
+    with pytest.raises(MarinError, match=r"evaluation.seq_len = 256: .* \[512, 1024\]"):
+        evaluation_shape(other, plan)

@@ -17,7 +17,7 @@ from marin.errors import MarinError
 from marin.train.config import CheckpointConfig, EvaluationConfig, LogConfig, MeshShape, TrainConfig
 from marin.train.curriculum import Segment
 from marin.train.metrics import read_metrics
-from marin.train.processes import ALONE, join
+from marin.train.processes import ALONE, Processes, join
 from marin.train.run import train
 from marin.train.run_directory import RunDirectory
 
@@ -25,10 +25,10 @@ CHILD = Path(__file__).parents[1] / "support" / "train_child.py"
 STEPS, STOP = 14, 4
 
 
-def in_two_processes(run: Path) -> None:
+def in_two_processes(run: Path, **changes: int) -> None:
     """Trains the first `STOP` steps in two processes of two devices each."""
     port = 20_000 + os.getpid() % 20_000
-    order = {"runs": [str(run)], "steps": STEPS, "every": 100, "stop_at": STOP}
+    order = {"runs": [str(run)], "steps": STEPS, "every": 100, "stop_at": STOP, **changes}
     order |= {"coordinator": f"127.0.0.1:{port}", "processes": 2}
     environment = dict(
         os.environ,
@@ -75,6 +75,33 @@ def test_two_processes_train_as_one_and_any_number_of_devices_goes_on(tmp_path: 
         shutil.copytree(both, run)
         np.testing.assert_allclose(go(run, devices, transport), straight, rtol=1e-4)
     assert straight[-1] < straight[0]
+
+
+def test_processes_that_share_a_model_read_the_same_rows(tmp_path: Path) -> None:
+    run = tmp_path / "both"
+    in_two_processes(run, expert=1, model_axis=2)
+    records = read_metrics(run / "metrics.jsonl")
+    assert [record["first_row"] for record in records] == list(range(0, 8 * STOP, 8))
+    alone = go(tmp_path / "alone", 1)[:STOP]
+    np.testing.assert_allclose([record["loss"] for record in records], alone, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "count", "readers"),
+    [
+        (MeshShape(expert=8), 2, [(0, 2), (1, 2)]),
+        (MeshShape(expert=2, model=2), 2, [(0, 2), (1, 2)]),
+        (MeshShape(expert=2, model=2), 4, [(0, 2), (0, 2), (1, 2), (1, 2)]),
+        (MeshShape(model=4), 2, [(0, 1), (0, 1)]),
+    ],
+)
+def test_readers_of_rows(mesh: MeshShape, count: int, readers: list[tuple[int, int]]) -> None:
+    assert [Processes(index, count).reader(mesh) for index in range(count)] == readers
+
+
+def test_a_process_holds_parts_of_one_model_or_whole_ones() -> None:
+    with pytest.raises(MarinError, match="model = 3: expected a multiple or a divisor of the 2"):
+        Processes(0, 3).reader(MeshShape(expert=2, model=3))
 
 
 def test_what_the_first_process_finds_is_what_it_returns() -> None:

@@ -44,14 +44,17 @@ class CheckpointConfig:
 class EvaluationConfig:
     """The run is evaluated `times` times, evenly, the last time at its end; 0 for never.
 
-    `tokens` limits the held-out tokens of each domain. `tokenizer` is the `tokenizer.json` that
-    made them, for bits per byte; by default it is looked for beside the store.
+    `tokens` limits the held-out tokens of each domain. `seq_len` is one of the run's row lengths,
+    by default its first, which keeps evaluations comparable over the whole run. `tokenizer` is the
+    `tokenizer.json` that made the tokens, for bits per byte; by default it is looked for beside the
+    store.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = _STRICT_KEYS
 
     times: int = 20
     tokens: int = 65_536
+    seq_len: int | None = None
     tokenizer: Path | None = None
 
 
@@ -144,10 +147,12 @@ def _whole_numbers(config: TrainConfig) -> Iterator[tuple[str, int]]:
     yield "checkpoint.keep", config.checkpoint.keep
     yield "log.detail_every", config.log.detail_every
     yield "evaluation.tokens", config.evaluation.tokens
-    if config.stop_at is not None:
-        yield "stop_at", config.stop_at
-    if config.profile is not None:
-        yield "profile", config.profile
+    optional = {
+        "evaluation.seq_len": config.evaluation.seq_len,
+        "stop_at": config.stop_at,
+        "profile": config.profile,
+    }
+    yield from ((name, value) for name, value in optional.items() if value is not None)
 
 
 def _plain(value: Any) -> Any:

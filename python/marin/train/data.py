@@ -29,7 +29,7 @@ class ReadyBatch:
 
 @contextmanager
 def feed(
-    read: Callable[[int], HostBatch], steps: range, mesh: Mesh
+    read: Callable[[int], HostBatch], steps: range, mesh: Mesh, readers: int
 ) -> Iterator[Iterator[ReadyBatch]]:
     """Reads and lays out the batches of `steps` in a thread, two ahead of the consumer.
 
@@ -41,7 +41,7 @@ def feed(
     def produce() -> None:
         try:
             for step in steps:
-                _put(ready, lay_out(read(step), mesh), stop)
+                _put(ready, lay_out(read(step), mesh, readers), stop)
                 if stop.is_set():
                     return
         except BaseException as error:
@@ -63,12 +63,12 @@ def feed(
         thread.join()
 
 
-def lay_out(host: HostBatch, mesh: Mesh) -> ReadyBatch:
-    """Makes the global batch of the rows that each process has read."""
+def lay_out(host: HostBatch, mesh: Mesh, readers: int) -> ReadyBatch:
+    """Makes the global batch of the rows that each of the `readers` has read."""
 
     def spread(array: np.ndarray) -> jax.Array:
         sharding = NamedSharding(mesh, row_spec(array.ndim))
-        shape = (len(array) * jax.process_count(), *array.shape[1:])
+        shape = (len(array) * readers, *array.shape[1:])
         laid_out: jax.Array = jax.make_array_from_process_local_data(sharding, array, shape)
         return laid_out
 

@@ -1,9 +1,10 @@
 """Losses on the held-out documents of a run's store, by domain.
 
-Documents of one domain are laid end to end into rows of the run's first row length, each token
-seeing its own document alone; nothing is predicted across documents or rows. Every evaluation uses
-the weights and the pending router bias that the next step of training will use, once with the
-transport that the run trains with and once with one that drops nothing.
+Documents of one domain are laid end to end into rows of one length, the run's first if not told
+otherwise, each token seeing its own document alone; nothing is predicted across documents or rows.
+Every evaluation uses the weights and the pending router bias that the next step of training will
+use, once with the transport that the run trains with and once with one that drops nothing; as many
+rows at a time as a microbatch of such rows has, because dropping depends on it.
 
     eval/loss_micro     nats per token over all domains together
     eval/loss_macro     the mean of the domains' losses
@@ -79,13 +80,13 @@ class Evaluator:
         rows: int,
         steps: frozenset[int],
         compiled: Mapping[str, "Future[Any]"],
-        processes: Processes,
+        reader: tuple[int, int],
     ) -> None:
         self.steps = steps
         self._held_out = held_out
         self._compiled = compiled
         self._batches = [
-            lay_out(_batch(held_out, first, rows, processes), trainee.mesh).batch
+            lay_out(_batch(held_out, first, rows, reader), trainee.mesh, reader[1]).batch
             for first in range(0, len(held_out.domain), rows)
         ]
         self._rows = rows
@@ -145,24 +146,32 @@ def evaluation_of(
     processes: Processes,
 ) -> Evaluator | None:
     """The run's evaluations, compiled after its steps; None if it has none."""
-    settings, segment = config.evaluation, curriculum.segments[0]
+    settings = config.evaluation
     if not settings.times:
         return None
+    rows, seq_len = evaluation_shape(config, curriculum)
     tokenizer = settings.tokenizer or find_tokenizer(
         source.store.resolve().parent, source.tokenizer
     )
-    held_out = held_out_rows(source.store, segment.seq_len, settings.tokens, tokenizer)
+    held_out = held_out_rows(source.store, seq_len, settings.tokens, tokenizer)
     if held_out is None:
         return None
-    rows = segment.batch_size
     compiled = {
-        prefix: compiler.later(
-            partial(compile_evaluation, trainee, rows, segment.seq_len, transport)
-        )
+        prefix: compiler.later(partial(compile_evaluation, trainee, rows, seq_len, transport))
         for prefix, transport in transports(trainee).items()
     }
     steps = evaluation_steps(curriculum, settings.times)
-    return Evaluator(held_out, trainee, rows, steps, compiled, processes)
+    return Evaluator(held_out, trainee, rows, steps, compiled, processes.reader(config.mesh))
+
+
+def evaluation_shape(config: TrainConfig, curriculum: Curriculum) -> tuple[int, int]:
+    """Rows that are evaluated at a time, and their length: those of a microbatch."""
+    wanted = config.evaluation.seq_len
+    for segment in curriculum.segments:
+        if wanted in (None, segment.seq_len):
+            return segment.batch_size // config.microbatches, segment.seq_len
+    lengths = sorted({segment.seq_len for segment in curriculum.segments})
+    raise MarinError(f"evaluation.seq_len = {wanted}: the run has rows of {lengths}; name one")
 
 
 def find_tokenizer(folder: Path, wanted: str) -> Path | None:
@@ -273,11 +282,11 @@ def _rows(documents: pa.Array, seq_len: int, limit: int) -> tuple[np.ndarray, ..
     return tokens, segments, laid(index - np.maximum(start, row_start)), mask
 
 
-def _batch(held_out: HeldOut, first: int, rows: int, processes: Processes) -> HostBatch:
-    """This process's rows of the batch that begins with row `first`, the last filled with empty
-    rows."""
-    own = rows // processes.count
-    begin = first + own * processes.index
+def _batch(held_out: HeldOut, first: int, rows: int, reader: tuple[int, int]) -> HostBatch:
+    """A reader's rows of the batch that begins with row `first`; empty ones fill the last."""
+    index, count = reader
+    own = rows // count
+    begin = first + own * index
 
     def cut(array: np.ndarray) -> np.ndarray:
         part = array[begin : begin + own]

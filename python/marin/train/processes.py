@@ -16,6 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from marin.errors import MarinError
+from marin.train.config import MeshShape
 
 T = TypeVar("T")
 
@@ -30,6 +31,22 @@ class Processes:
     @property
     def is_first(self) -> bool:
         return self.index == 0
+
+    def reader(self, mesh: MeshShape) -> tuple[int, int]:
+        """Which reader of rows this process is, of how many: processes that share one `model` axis
+        read the same rows.
+
+        Raises:
+          MarinError: a process would hold a part of one model and a part of another.
+        """
+        own = mesh.devices // self.count
+        if own % mesh.model and mesh.model % own:
+            raise MarinError(
+                f"mesh.model = {mesh.model}: expected a multiple or a divisor of the {own} devices "
+                "of a process"
+            )
+        sharers = max(1, mesh.model // own)
+        return self.index // sharers, self.count // sharers
 
     def from_first(self, work: Callable[[], T]) -> T:
         """What `work` returns in the first process: a JSON value. Others do not call it.

@@ -107,7 +107,8 @@ def _held(
     with ExitStack() as stack:
         processes.from_first(lambda: directory.open(config, stack))
         legs = directory.legs(config)
-        source = open_source(legs, process=processes.index, processes=processes.count)
+        index, count = processes.reader(config.mesh)
+        source = open_source(legs, process=index, processes=count)
         shown = progress if progress is not None and processes.is_first else Silent()
         return train(config, source, directory, at=at, progress=shown, processes=processes)
 
@@ -144,6 +145,7 @@ def train(
     ensure_devices(config.mesh.devices, processes.count)
     mesh = make_mesh(**vars(config.mesh))
     _check_batches(curriculum, config)
+    _, readers = processes.reader(config.mesh)
     trainee = take_apart(config.model, mesh)
     with ExitStack() as stack:
         stack.enter_context(compiled_in(directory.path / "compiled"))
@@ -164,7 +166,7 @@ def train(
             if config.log.wandb:
                 mirror = WandbMirror(directory.path, _wandb_settings(config, directory))
                 stack.callback(mirror.close)
-        batches = stack.enter_context(feed(source.read, steps, mesh))
+        batches = stack.enter_context(feed(source.read, steps, mesh, readers))
         evaluator = evaluation_of(config, source, trainee, curriculum, compiler, processes)
         if start:
             arrays = checkpoints.restore(start, named_arrays(trainee.layout))

@@ -101,7 +101,7 @@ def check_vocab(shards: Path, vocab: int) -> None:
 
 
 def open_source(legs: Sequence[Leg], *, process: int = 0, processes: int = 1) -> Source:
-    """The data of a run, read by process `process` of `processes`.
+    """The data of a run, read by reader `process` of `processes`.
 
     Raises:
       MarinError: a directory is unfinished, not one of packed shards, or of another plan.
