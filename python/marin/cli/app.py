@@ -122,9 +122,10 @@ def _run() -> None:
 
 
 def _log_to_stderr() -> None:
-    """What the package warns of looks like its errors, whatever a library configures."""
+    """What the package says and warns of looks like its errors, whatever a library configures."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("marin: %(message)s"))
     logger = logging.getLogger("marin")
     logger.addHandler(handler)
     logger.propagate = False
+    logger.setLevel(logging.INFO)
