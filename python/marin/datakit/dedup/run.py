@@ -32,6 +32,7 @@ from marin.datakit.dedup.signatures import (
     add_signatures,
     open_index,
     sign_files,
+    signature_names,
 )
 from marin.engine import (
     Engine,
@@ -127,7 +128,13 @@ def dedup_into(
     files = find_files(inputs, make_ids=config.make_ids)
     _check_sources(files, config)
     stage = stage_directory(
-        directory.parent, STAGE, config.parameters(), _names(files, against), directory=directory
+        directory.parent,
+        STAGE,
+        config.parameters(),
+        _names(files, against),
+        directory=directory,
+        makes=[file.name for file in files]
+        + [f"{SIGNATURES}/{name}" for name in signature_names(files)],
     )
     return _run(files, stage, config, against, engine, progress)
 

@@ -77,13 +77,14 @@ def save_index(
     manifest = read_sidecars(sidecars, files, inputs)
     if manifest.parameters != config.parameters():
         raise MarinError(f"{sidecars}: made with other parameters than this index would have")
-    names = {f"{number:05d}.parquet": file for number, file in enumerate(files)}
+    names = dict(zip(signature_names(files), files, strict=True))
     with stage_directory(
         directory.parent,
         STAGE,
         _identity(config),
         {"sidecars": manifest.fingerprint},
         directory=directory,
+        makes=list(names),
     ) as stage:
         if not stage.finished:
             rows = {}
@@ -150,6 +151,11 @@ def add_signatures(session: DedupSession, path: Path, first: int) -> None:
             first += batch.num_rows
 
 
+def signature_names(files: Sequence[DocumentFile]) -> list[str]:
+    """The name of each one's signature file."""
+    return [f"{number:05d}.parquet" for number in range(len(files))]
+
+
 def sign_files(
     files: Sequence[DocumentFile],
     directory: Path,
@@ -162,8 +168,8 @@ def sign_files(
     """
     directory.mkdir(exist_ok=True)
     tasks = [
-        _SignTask(absolute(file.location), file.name, str(directory / f"{n:05d}.parquet"), config)
-        for n, file in enumerate(files)
+        _SignTask(absolute(file.location), file.name, str(directory / name), config)
+        for name, file in zip(signature_names(files), files, strict=True)
     ]
     with progress.task("Sign documents", total=sum(file.rows for file in files)) as task:
         for rows in engine.map(_sign_file, tasks):
