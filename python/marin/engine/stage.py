@@ -13,13 +13,14 @@ directory and a finished one is never redone:
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from marin.engine.files import PARTIAL_PREFIX, write_json
+from marin.engine.lock import LOCK_NAME, held
 from marin.engine.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -122,9 +123,11 @@ def stage_directory(
     had other parameters or inputs, which only a named directory allows, what it made goes too. A
     finished directory whose files are missing or cut counts as unfinished: its manifest goes.
 
+    An unfinished directory is held by this process until the end; tasks of its engine write there.
+
     Raises:
-      MarinError: the named directory holds another result or files of somebody else; or the
-        directory would lie in a finished one or below a file.
+      MarinError: another process holds it; the named directory holds another result or files of
+        somebody else; or the directory would lie in a finished one or below a file.
       Unfinished: inside `planning()`, where the stage would have work to do.
     """
     # As JSON reads back, so that a tuple in a configuration equals the list in the manifest.
@@ -141,29 +144,40 @@ def stage_directory(
     else:
         check_output_root(root)
     make_folder(path)
-    if manifest is not None and identity != {
-        "stage": manifest.stage,
-        "parameters": manifest.parameters,
-        "inputs": manifest.inputs,
-    }:
-        raise MarinError(
-            f"{path}: holds a finished {manifest.stage} of other inputs or parameters; "
-            "choose another directory or remove this one"
-        )
-    if manifest is None:
-        if directory is not None:
-            _begin(path, _Begun(stage, name, tuple(makes)))
-        (path / MANIFEST_NAME).unlink(missing_ok=True)
-        for partial in list(path.rglob(f"{PARTIAL_PREFIX}*")):
-            if partial.is_dir():
-                shutil.rmtree(partial)
-            else:
-                partial.unlink(missing_ok=True)
-    stage_dir = StageDir(path, stage, parameters, inputs, manifest)
-    yield stage_dir
-    if not stage_dir.finished:
-        raise RuntimeError(f"stage {stage} ended without finish() in {path}")
-    (path / _BEGUN_NAME).unlink(missing_ok=True)
+    with ExitStack() as stack:
+        if manifest is None:
+            stack.enter_context(held(path, "choose another directory"))
+            # The process that held it before may have finished the stage.
+            manifest = finished_stage(path)
+        if manifest is not None and identity != {
+            "stage": manifest.stage,
+            "parameters": manifest.parameters,
+            "inputs": manifest.inputs,
+        }:
+            raise MarinError(
+                f"{path}: holds a finished {manifest.stage} of other inputs or parameters; "
+                "choose another directory or remove this one"
+            )
+        if manifest is None:
+            if directory is not None:
+                _begin(path, _Begun(stage, name, tuple(makes)))
+            (path / MANIFEST_NAME).unlink(missing_ok=True)
+            _sweep(path)
+        stage_dir = StageDir(path, stage, parameters, inputs, manifest)
+        yield stage_dir
+        if not stage_dir.finished:
+            raise RuntimeError(f"stage {stage} ended without finish() in {path}")
+        for mark in (_BEGUN_NAME, LOCK_NAME):
+            (path / mark).unlink(missing_ok=True)
+
+
+def _sweep(path: Path) -> None:
+    """Removes the partial files of processes that are gone."""
+    for partial in list(path.rglob(f"{PARTIAL_PREFIX}*")):
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        else:
+            partial.unlink(missing_ok=True)
 
 
 def check_named_directory(path: Path, stage: str) -> None:
@@ -176,7 +190,7 @@ def check_named_directory(path: Path, stage: str) -> None:
     check_output_root(path.parent)
     if path.exists() and not path.is_dir():
         raise MarinError(f"{path}: not a folder; name a new or empty one for the {stage}")
-    if not path.is_dir() or not any(path.iterdir()):
+    if not path.is_dir() or all(file.name == LOCK_NAME for file in path.iterdir()):
         return
     begun = _begun(path)
     holder = stage_of(path) or (begun and begun.stage)
