@@ -243,7 +243,12 @@ def _decide(
             "or have them made (--make-ids)"
         )
     needed = session.plan(threads)
-    _read_again(session, needed, groups, anchors, threads, progress)
+    arrived = _read_again(session, needed, groups, anchors, threads, progress)
+    if not arrived.all():
+        raise MarinError(
+            f"{_place(files, anchors, int(needed[np.argmin(arrived)]))}: no longer there when its "
+            "text was read again; start anew, and leave the files alone meanwhile"
+        )
     session.resolve(threads)
     return session
 
@@ -272,10 +277,12 @@ def _read_again(
     anchors: Sequence[Anchors],
     threads: int,
     progress: Progress,
-) -> None:
-    """Hands the texts of the documents in `needed` to the session, own ones and anchors."""
+) -> np.ndarray:
+    """Hands the texts of the documents in `needed`, own ones and anchors, to the session; says for
+    each whether it was there, as bool[needed]."""
+    arrived = np.zeros(len(needed), bool)
     if len(needed) == 0:
-        return
+        return arrived
     with progress.task("Read candidates again", total=len(needed)) as task:
 
         def collect(
@@ -283,6 +290,7 @@ def _read_again(
         ) -> None:
             if len(numbers):
                 session.add_texts(numbers, rows, strings(batch.column("text"), location, "text"))
+                arrived[np.searchsorted(needed, numbers)] = True
                 task.advance(len(numbers))
 
         def own(first: int, batch: pa.RecordBatch) -> None:
@@ -296,11 +304,12 @@ def _read_again(
                 continue
 
             def earlier(first: int, batch: pa.RecordBatch, anchor: Anchors = anchor) -> None:
-                numbers, rows = anchor.among(first, batch.num_rows)
-                wanted = np.isin(numbers, needed)
-                collect(anchor.file.location, numbers[wanted], rows[wanted], batch)
+                begin, rows = anchor.among(first, batch.num_rows)
+                numbers = _within(needed, begin, len(rows))
+                collect(anchor.file.location, numbers, rows[numbers - np.uint32(begin)], batch)
 
             for_each_batch(row_groups([anchor.file]), ["text"], threads, earlier)
+    return arrived
 
 
 def _place(files: Sequence[DocumentFile], anchors: Sequence[Anchors], document: int) -> str:
