@@ -48,7 +48,7 @@ def materialize(
                     file,
                     sidecars / file.name,
                     stage.path / file.name,
-                    made_ids=manifest.parameters["make_ids"],
+                    made_ids=bool(manifest.parameters["make_ids"]),
                 )
                 task.advance(1)
         stage.finish(rows)

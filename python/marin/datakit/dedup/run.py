@@ -237,10 +237,14 @@ def _decide(
     repeated = session.repeated_id()
     if repeated is not None:
         name, first, second = repeated
+        remedy = (
+            "ids have to be unique over the corpus: change them, or have them made (--make-ids)"
+        )
+        if config.make_ids:
+            remedy = "this is the same file: leave it out"
         raise MarinError(
             f"{_place(files, anchors, second)}: id {name!r} again, first at "
-            f"{_place(files, anchors, first)}; ids have to be unique over the corpus: change them, "
-            "or have them made (--make-ids)"
+            f"{_place(files, anchors, first)}; {remedy}"
         )
     needed = session.plan(threads)
     arrived = _read_again(session, needed, groups, anchors, threads, progress)

@@ -186,7 +186,9 @@ def sign_files(
     """
     directory.mkdir(exist_ok=True)
     tasks = [
-        _SignTask(absolute(file.location), file.name, str(directory / name), config)
+        _SignTask(
+            absolute(file.location), file.name, file.fingerprint, str(directory / name), config
+        )
         for name, file in zip(signature_names(files), files, strict=True)
     ]
     with progress.task("Sign documents", total=sum(file.rows for file in files)) as task:
@@ -199,6 +201,7 @@ def sign_files(
 class _SignTask:
     location: str
     name: str
+    fingerprint: str
     out: str
     config: DedupConfig
 
@@ -208,7 +211,7 @@ def _sign_file(task: _SignTask) -> int:
     if out.exists():
         return int(pq.read_metadata(out).num_rows)
     file = open_documents(
-        task.location, task.name, fingerprint="", first=0, make_ids=task.config.make_ids
+        task.location, task.name, task.fingerprint, first=0, make_ids=task.config.make_ids
     )
     return _write(file, np.ones(file.rows, bool), out, task.config)
 
