@@ -34,6 +34,33 @@ def test_a_named_directory_is_gone_on_with_by_its_own_stage_alone(tmp_path: Path
     assert sorted(path.name for path in out.iterdir()) == ["half.bin", "manifest.json"]
 
 
+def test_an_interrupted_stage_of_another_identity_leaves_nothing_but_foreign_files(
+    tmp_path: Path,
+) -> None:
+    out, outside = tmp_path / "out", tmp_path / "outside"
+    outside.write_text("mine")
+    makes = ["whole", "fresh", "deep/er/part", "deep/other", "../outside", "absent"]
+    for size, files in ((1, ["whole"]), (2, ["fresh"])):
+        with (
+            pytest.raises(ValueError, match="killed"),
+            stage_directory(
+                tmp_path, "test", {"size": size}, {}, directory=out, makes=makes
+            ) as stage,
+        ):
+            assert not (stage.path / "whole").exists()
+            assert not (stage.path / "deep" / "er").exists()
+            (stage.path / "deep" / "er").mkdir(parents=True)
+            for name in ("deep/er/part", "deep/mine", *files):
+                (stage.path / name).write_text("x")
+            raise ValueError("killed")
+    assert outside.read_text() == "mine"
+    with stage_directory(tmp_path, "test", {"size": 2}, {}, directory=out, makes=makes) as stage:
+        assert (out / "deep" / "er" / "part").exists()
+        stage.finish({"fresh": 1})
+    assert sorted(path.name for path in out.iterdir()) == ["deep", "fresh", "manifest.json"]
+    assert (out / "deep" / "mine").read_text() == "x"
+
+
 def test_no_stage_lies_in_a_finished_one_or_below_a_file(tmp_path: Path) -> None:
     store = tmp_path / "store"
     (store / "c0").mkdir(parents=True)

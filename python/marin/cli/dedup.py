@@ -34,7 +34,8 @@ Seed = Annotated[int, typer.Option(help="Of the sketches.")]
 Priority = Annotated[str, typer.Option(help="Sources to keep in preference, best first: a,b,c.")]
 Exempt = Annotated[str, typer.Option(help="Sources that lose nothing: a,b,c.")]
 MakeIds = Annotated[
-    bool, typer.Option("--make-ids", help="Name documents file#row, whatever ids they have.")
+    bool,
+    typer.Option("--make-ids", help="Name documents file@content#row, whatever ids they have."),
 ]
 Memory = Annotated[str, typer.Option(help="Bytes for candidates, as 512MiB or 4GiB.")]
 Threads = Annotated[int, typer.Option(help="0 for all cores.")]

@@ -12,14 +12,15 @@ directory and a finished one is never redone:
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from marin.engine.files import PARTIAL_PREFIX, write_json
+from marin.engine.lock import LOCK_NAME, held
 from marin.engine.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -29,12 +30,12 @@ from marin.engine.manifest import (
     verify_files,
     write_manifest,
 )
-from marin.engine.outputs import check_output_root, make_folder, stage_of
+from marin.engine.outputs import check_output_root, lies_in, make_folder, stage_of
 from marin.errors import MarinError
 
 _HASH_DIGITS = 12
 _BEGUN_NAME = ".begun.json"
-"""Stands in a named directory until its manifest does, and says which stage began there."""
+"""Stands in a named directory until its manifest does: a `_Begun` as JSON."""
 
 
 _planning = ContextVar("planning", default=False)
@@ -52,6 +53,16 @@ def planning() -> Iterator[None]:
         yield
     finally:
         _planning.reset(token)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """Which stage began in a directory: its name, the fingerprint of stage, parameters and inputs,
+    and the files that it makes there."""
+
+    stage: str
+    fingerprint: str
+    makes: tuple[str, ...]
 
 
 @dataclass
@@ -101,24 +112,30 @@ def stage_directory(
     inputs: Mapping[str, str],
     *,
     directory: Path | None = None,
+    makes: Sequence[str] = (),
 ) -> Iterator[StageDir]:
     """Opens `root/<stage>-<hash of parameters and inputs>` and sweeps what a killed run left.
 
-    A `directory` that the user named is opened instead; see `check_named_directory`.
+    A `directory` that the user named is opened instead; see `check_named_directory`. `makes` names
+    all files that the stage writes there, those that it removes before its end too.
 
-    Whole files of an unfinished stage stay, so that it can go on from them; partial ones go. A
+    Whole files of an unfinished stage stay, so that it can go on from them; partial ones go. If it
+    had other parameters or inputs, which only a named directory allows, what it made goes too. A
     finished directory whose files are missing or cut counts as unfinished: its manifest goes.
 
+    An unfinished directory is held by this process until the end; tasks of its engine write there.
+
     Raises:
-      MarinError: the named directory holds another result or files of somebody else; or the
-        directory would lie in a finished one or below a file.
+      MarinError: another process holds it; the named directory holds another result or files of
+        somebody else; or the directory would lie in a finished one or below a file.
       Unfinished: inside `planning()`, where the stage would have work to do.
     """
     # As JSON reads back, so that a tuple in a configuration equals the list in the manifest.
     identity = json.loads(
         json.dumps({"stage": stage, "parameters": dict(parameters), "inputs": dict(inputs)})
     )
-    path = directory or root / f"{stage}-{fingerprint(identity)[:_HASH_DIGITS]}"
+    name = fingerprint(identity)
+    path = directory or root / f"{stage}-{name[:_HASH_DIGITS]}"
     manifest = finished_stage(path)
     if manifest is None and _planning.get():
         raise Unfinished(path)
@@ -127,29 +144,40 @@ def stage_directory(
     else:
         check_output_root(root)
     make_folder(path)
-    if manifest is not None and identity != {
-        "stage": manifest.stage,
-        "parameters": manifest.parameters,
-        "inputs": manifest.inputs,
-    }:
-        raise MarinError(
-            f"{path}: holds a finished {manifest.stage} of other inputs or parameters; "
-            "choose another directory or remove this one"
-        )
-    if manifest is None:
-        if directory is not None:
-            write_json(path / _BEGUN_NAME, {"stage": stage})
-        (path / MANIFEST_NAME).unlink(missing_ok=True)
-        for partial in list(path.rglob(f"{PARTIAL_PREFIX}*")):
-            if partial.is_dir():
-                shutil.rmtree(partial)
-            else:
-                partial.unlink(missing_ok=True)
-    stage_dir = StageDir(path, stage, parameters, inputs, manifest)
-    yield stage_dir
-    if not stage_dir.finished:
-        raise RuntimeError(f"stage {stage} ended without finish() in {path}")
-    (path / _BEGUN_NAME).unlink(missing_ok=True)
+    with ExitStack() as stack:
+        if manifest is None:
+            stack.enter_context(held(path, "choose another directory"))
+            # The process that held it before may have finished the stage.
+            manifest = finished_stage(path)
+        if manifest is not None and identity != {
+            "stage": manifest.stage,
+            "parameters": manifest.parameters,
+            "inputs": manifest.inputs,
+        }:
+            raise MarinError(
+                f"{path}: holds a finished {manifest.stage} of other inputs or parameters; "
+                "choose another directory or remove this one"
+            )
+        if manifest is None:
+            if directory is not None:
+                _begin(path, _Begun(stage, name, tuple(makes)))
+            (path / MANIFEST_NAME).unlink(missing_ok=True)
+            _sweep(path)
+        stage_dir = StageDir(path, stage, parameters, inputs, manifest)
+        yield stage_dir
+        if not stage_dir.finished:
+            raise RuntimeError(f"stage {stage} ended without finish() in {path}")
+        for mark in (_BEGUN_NAME, LOCK_NAME):
+            (path / mark).unlink(missing_ok=True)
+
+
+def _sweep(path: Path) -> None:
+    """Removes the partial files of processes that are gone."""
+    for partial in list(path.rglob(f"{PARTIAL_PREFIX}*")):
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        else:
+            partial.unlink(missing_ok=True)
 
 
 def check_named_directory(path: Path, stage: str) -> None:
@@ -162,9 +190,10 @@ def check_named_directory(path: Path, stage: str) -> None:
     check_output_root(path.parent)
     if path.exists() and not path.is_dir():
         raise MarinError(f"{path}: not a folder; name a new or empty one for the {stage}")
-    if not path.is_dir() or not any(path.iterdir()):
+    if not path.is_dir() or all(file.name == LOCK_NAME for file in path.iterdir()):
         return
-    holder = stage_of(path) or _begun_stage(path)
+    begun = _begun(path)
+    holder = stage_of(path) or (begun and begun.stage)
     if holder is None:
         raise MarinError(
             f"{path}: holds files that no {stage} of marin's wrote; name a new or empty folder"
@@ -173,13 +202,35 @@ def check_named_directory(path: Path, stage: str) -> None:
         raise MarinError(f"{path}: holds {holder}, not {stage}; name a new or empty folder")
 
 
-def _begun_stage(path: Path) -> str | None:
+def _begin(path: Path, begun: _Begun) -> None:
+    """Marks `path` as the directory of `begun`, rid of what a stage of another identity made."""
+    before = _begun(path)
+    if before == begun:
+        return
+    if before is not None and before.fingerprint != begun.fingerprint:
+        _remove(path, before.makes)
+    write_json(path / _BEGUN_NAME, asdict(begun))
+
+
+def _begun(path: Path) -> _Begun | None:
     try:
         value = json.loads((path / _BEGUN_NAME).read_text())
-    except (OSError, ValueError):
+        return _Begun(value["stage"], value["fingerprint"], tuple(value["makes"]))
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-    stage = value.get("stage") if isinstance(value, dict) else None
-    return stage if isinstance(stage, str) else None
+
+
+def _remove(path: Path, names: Iterable[str]) -> None:
+    """Removes files below `path`, and the folders that this leaves empty."""
+    folders: set[Path] = set()
+    for name in names:
+        file = path / name
+        if lies_in(file.parent, path) and (file.is_file() or file.is_symlink()):
+            file.unlink()
+            folders.update(folder for folder in file.parents if path in folder.parents)
+    for folder in sorted(folders, reverse=True):
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def finished_stage(path: Path) -> Manifest | None:

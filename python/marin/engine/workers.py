@@ -8,6 +8,7 @@ depend on where it ran, so every engine gives the same bytes.
 import logging
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -42,7 +43,7 @@ class Local:
         context = multiprocessing.get_context("spawn")
         threads = max(1, (os.cpu_count() or 1) // self.workers)
         workers = min(self.workers, len(tasks))
-        with ProcessPoolExecutor(workers, context, _limit_threads, (threads,)) as pool:
+        with ProcessPoolExecutor(workers, context, _begin_worker, (threads,)) as pool:
             try:
                 yield from pool.map(function, tasks)
             except BrokenProcessPool:
@@ -54,12 +55,21 @@ class Local:
                 pool.shutdown(cancel_futures=True)
 
 
-def _limit_threads(threads: int) -> None:
-    """Shares the cores: the libraries of this worker start so many threads each."""
+def _begin_worker(threads: int) -> None:
+    """Shares the cores: the libraries of this worker start so many threads each. Ends the worker
+    with its parent: a file that it went on to write would fall among those of a later run."""
     import pyarrow as pa
 
     os.environ["RAYON_NUM_THREADS"] = str(threads)
     pa.set_cpu_count(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
 """The directory that a pipeline writes: checked, marked as ours, used by one process at a time."""
 
-import fcntl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
+from marin.engine.lock import held
 from marin.errors import MarinError
 
 _MARK = ".marin"
@@ -21,18 +20,12 @@ def workspace(out: Path, inputs: Sequence[Path]) -> Iterator[Path]:
     """
     _check_inputs(out, inputs)
     try:
-        lock = _open(out)
+        _make(out)
     except OSError as error:
         raise MarinError(
             f"{error.filename or out}: {error.strerror}; choose another --out"
         ) from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise MarinError(
-                f"{out}: another marin process works there; wait for it or choose another --out"
-            ) from None
+    with held(out, "choose another --out", name=_MARK):
         yield out
 
 
@@ -47,7 +40,7 @@ def _check_inputs(out: Path, inputs: Sequence[Path]) -> None:
             raise MarinError(f"{path}: lies inside the output {out}; choose another --out")
 
 
-def _open(out: Path) -> IO[str]:
+def _make(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise MarinError(f"{out}: not a folder; choose another --out")
     if out.is_dir() and any(out.iterdir()) and not (out / _MARK).exists():
@@ -55,4 +48,3 @@ def _open(out: Path) -> IO[str]:
             f"{out}: holds files that marin did not write; choose a new folder as --out"
         )
     out.mkdir(parents=True, exist_ok=True)
-    return (out / _MARK).open("a")

@@ -1,15 +1,15 @@
 """The directory of a run: `config.toml`, `plan.json`, `metrics.jsonl`, `checkpoints/`, `wandb/`."""
 
-import fcntl
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from marin.engine import check_output_root, make_folder, write_json
 from marin.engine.files import PARTIAL_PREFIX
+from marin.engine.lock import LOCK_NAME, held
 from marin.errors import MarinError
 from marin.train.config import TrainConfig
 from marin.train.curriculum import Curriculum
@@ -18,7 +18,6 @@ from marin.train.metrics import METRICS_NAME
 from marin.train.source import Leg, Source, first_leg
 
 PLAN_NAME = "plan.json"
-_LOCK_NAME = ".lock"
 
 # What may change from one start of a run to the next. Most of it decides nothing that is computed;
 # where and how it is computed changes rounding, and a transport which assignments are dropped.
@@ -39,15 +38,9 @@ class RunDirectory:
         self.checkpoints = self.path / "checkpoints"
         self._plan = self.path / PLAN_NAME
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Holds the run for this process; a killed process lets it go."""
-        with (self.path / _LOCK_NAME).open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise MarinError(f"{self.path}: another process trains this run") from None
-            yield
+        return held(self.path, "choose another run directory")
 
     def config(self, settings: Sequence[str] = ()) -> TrainConfig:
         """The configuration the run was started with, changed by `settings` (`key=value`)."""
@@ -73,14 +66,14 @@ class RunDirectory:
         if not self.path.is_dir() or ((self.path / CONFIG_NAME).is_file() and self._is_begun()):
             return
         # What a process leaves that was killed while it made the directory.
-        rest = [path.name for path in self.path.iterdir() if path.name != _LOCK_NAME]
+        rest = [path.name for path in self.path.iterdir() if path.name != LOCK_NAME]
         if not all(name.startswith(PARTIAL_PREFIX) for name in rest):
             raise MarinError(
                 f"{self.path}: holds files but no run; choose a new or empty run directory"
             )
 
     def _is_begun(self) -> bool:
-        return (self.path / _LOCK_NAME).is_file() or self._plan.is_file()
+        return (self.path / LOCK_NAME).is_file() or self._plan.is_file()
 
     def claim(self, config: TrainConfig) -> None:
         """Makes the directory this configuration's; it may be already."""

@@ -1,13 +1,15 @@
 """A saved index: later corpora lose what an earlier one kept, as if both were one."""
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from marin.datakit.dedup import DedupConfig, Shingling, dedup, save_index
-from marin.engine import read_manifest
+from marin.datakit.dedup import DedupConfig, Shingling, dedup, run, save_index
+from marin.datakit.dedup.inputs import for_each_batch
+from marin.engine import Local, read_manifest
 from marin.errors import MarinError
 
 
@@ -81,3 +83,36 @@ def test_an_index_made_otherwise_is_refused(earlier, tmp_path: Path) -> None:
     old.unlink()
     with pytest.raises(MarinError, match=r"old\.parquet"):
         dedup([new], tmp_path / "root", against=[index])
+
+
+@pytest.mark.parametrize("by_url", [False, True])
+def test_an_index_of_documents_that_changed_is_refused(by_url: bool, tmp_path: Path) -> None:
+    old = write(tmp_path / "old.parquet", [text(0), text(1)])
+    place = old.as_uri() if by_url else old
+    index = save_index([place], dedup([place], tmp_path), tmp_path / "index")
+    new = write(tmp_path / "new.parquet", [text(1, changed=1)])
+    if not by_url:
+        os.utime(old)
+        dedup([new], tmp_path / "touched", against=[index])
+    for texts in ([text(0), text(2)], [text(0)]):
+        write(old, texts)
+        with pytest.raises(MarinError, match=r"old\.parquet: has changed since the index .*index"):
+            dedup([new], tmp_path / "changed", against=[index])
+
+
+def test_a_document_that_is_gone_when_it_is_read_again_is_named(
+    earlier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, index = earlier
+    new = write(tmp_path / "new.parquet", [text(50), text(7, changed=1)])
+
+    def losing(groups, columns, threads, work) -> None:
+        if columns is None or groups[0].file.location != lost:
+            for_each_batch(groups, columns, threads, work)
+
+    monkeypatch.setattr(run, "for_each_batch", losing)
+    config = DedupConfig(memory=1 << 20)
+    for lost, row in ((str(old), 7), (str(new), 1)):
+        # All sets are read again, as those of signed documents are.
+        with pytest.raises(MarinError, match=rf"{lost}, row {row}.*: no longer there"):
+            dedup([new], tmp_path, config, against=[index], engine=Local())

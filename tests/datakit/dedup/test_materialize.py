@@ -6,7 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from marin._native import xxh3_file
 from marin.datakit.dedup import DedupConfig, dedup, materialize, save_index
+from marin.engine import Local
 from marin.errors import MarinError
 
 
@@ -47,16 +49,41 @@ def test_ids_may_be_made(ids: list | None, tmp_path: Path) -> None:
     config = DedupConfig(make_ids=True)
     sidecars = dedup([path], tmp_path, config)
     rows = pq.read_table(sidecars / "p.parquet").to_pylist()
-    assert [(row["id"], row["representative"]) for row in rows] == [
-        ("p.parquet#0", None),
-        ("p.parquet#1", None),
-        ("p.parquet#2", "p.parquet#0"),
-    ]
+    made = [f"p.parquet@{xxh3_file(path)[:12]}#{row}" for row in range(3)]
+    assert [row["id"] for row in rows] == made
+    assert [row["representative"] for row in rows] == [None, None, made[0]]
     out = materialize([path], sidecars, tmp_path / "kept")
     kept = pq.read_table(out / "p.parquet").select(["id", "text", "stars"]).to_pydict()
-    assert kept == {"id": ["p.parquet#0", "p.parquet#1"], "text": ["cat", "a dog"], "stars": [1, 2]}
+    assert kept == {"id": made[:2], "text": ["cat", "a dog"], "stars": [1, 2]}
     index = save_index([path], sidecars, tmp_path / "index", config)
     later = tmp_path / "later.parquet"
     pq.write_table(pa.table({"text": ["a dog"]}), later)
     found = pq.read_table(dedup([later], tmp_path, config, against=[index]) / "later.parquet")
-    assert found["representative"].to_pylist() == ["p.parquet#1"]
+    assert found["representative"].to_pylist() == [made[1]]
+
+
+def test_made_ids_of_files_of_one_name_differ_between_corpora_and_not_between_machines(
+    tmp_path: Path,
+) -> None:
+    def documents(place: str, texts: list[str]) -> Path:
+        path = tmp_path / place / "part-00000.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(pa.table({"text": texts}), path)
+        return path.parent
+
+    def ids(sidecars: Path) -> list[str]:
+        return pq.read_table(sidecars / "part-00000.parquet")["id"].to_pylist()
+
+    config = DedupConfig(make_ids=True)
+    old = documents("old", ["cat", "a dog"])
+    sidecars = dedup([old], tmp_path / "1", config)
+    index = save_index([old], sidecars, tmp_path / "index", config)
+    new = documents("new", ["cat", "a bird"])
+    for engine in (None, Local()):
+        later = dedup([new], tmp_path / f"2{engine}", config, against=[index], engine=engine)
+        found = pq.read_table(later / "part-00000.parquet")["representative"].to_pylist()
+        assert found == [ids(sidecars)[0], None]
+    elsewhere = documents("other/machine", ["cat", "a dog"])
+    assert ids(dedup([elsewhere], tmp_path / "3", config)) == ids(sidecars)
+    with pytest.raises(MarinError, match="the same file: leave it out"):
+        dedup([elsewhere], tmp_path / "4", config, against=[index])

@@ -9,6 +9,9 @@ import numpy as np
 from marin._native import DEDUP_NORMALIZATION, dedup_banding
 from marin.errors import MarinError
 
+_MADE_IDS = "file@content#row"
+"""How ids are made, for manifests."""
+
 
 @dataclass(frozen=True)
 class Shingling:
@@ -42,7 +45,9 @@ class DedupConfig:
       seed: of the sketches. It decides which pairs are proposed, never what counts as similar.
       priority: sources whose documents are kept in preference to others, best first.
       exempt: sources whose documents are never removed; others are still removed for them.
-      make_ids: name documents `file#row`, whatever ids they have or lack.
+      make_ids: name documents `file@content#row`, whatever ids they have or lack: `file` is the
+        name of the sidecar, `content` 12 hex digits of the file's checksum (in an object store, of
+        its location, size and time of change).
       memory: bytes for band keys, shingle sets and hashes; what is beyond goes to files. None: a
         quarter of the machine's memory. Some 80 bytes and the id of each document stand beside it.
         Shows in no result.
@@ -113,7 +118,7 @@ class DedupConfig:
             "seed": self.seed,
             "priority": list(self.priority),
             "exempt": sorted(self.exempt),
-            "make_ids": self.make_ids,
+            "make_ids": self.make_ids and _MADE_IDS,
         }
 
 

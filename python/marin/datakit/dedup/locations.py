@@ -33,8 +33,7 @@ def parquet_files(place: Place) -> Iterator[tuple[str, str, str]]:
     """
     if is_url(place):
         for found in _located(str(place)):
-            identity = f"{found.location}\0{found.size}\0{found.version}"
-            yield found.place, found.location, xxh3_bytes(identity.encode())
+            yield found.place, found.location, _identity(found)
         return
     path = Path(place)
     if path.is_file():
@@ -51,6 +50,29 @@ def parquet_files(place: Place) -> Iterator[tuple[str, str, str]]:
             yield file.relative_to(path).as_posix(), str(file), xxh3_file(file)
     else:
         raise MarinError(f"{path}: no such file or directory")
+
+
+def fingerprint_of(location: str) -> str:
+    """The fingerprint of one file, as `parquet_files` gives it, from what is there now.
+
+    Raises:
+      MarinError: the file is gone.
+    """
+    if is_url(location):
+        return _identity(_located(location)[0])
+    try:
+        return xxh3_file(Path(location))
+    except OSError as error:
+        raise MarinError(f"{location}: cannot be read ({error.strerror}); put it back") from None
+
+
+def time_and_size(location: str) -> list[int] | None:
+    """When a file of this machine was changed (ns) and its bytes, which tell without reading it
+    that it is the same; None for a URL, or if it is gone."""
+    if is_url(location) or not Path(location).is_file():
+        return None
+    found = Path(location).stat()
+    return [found.st_mtime_ns, found.st_size]
 
 
 def lies_in(directory: Path, place: Place) -> bool:
@@ -100,6 +122,10 @@ def _send(system: Any, file: Path, target: str) -> None:
     system.create_dir(target.rpartition("/")[0], recursive=True)
     with system.open_output_stream(target) as stream, file.open("rb") as source:
         stream.upload(source)
+
+
+def _identity(file: SourceFile) -> str:
+    return xxh3_bytes(f"{file.location}\0{file.size}\0{file.version}".encode())
 
 
 def _located(url: str) -> list[SourceFile]:

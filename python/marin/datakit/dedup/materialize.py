@@ -33,7 +33,12 @@ def materialize(
             raise MarinError(f"{directory}: would lie in {source}; choose another directory")
     rows = {}
     with stage_directory(
-        directory.parent, STAGE, {}, {"sidecars": manifest.fingerprint}, directory=directory
+        directory.parent,
+        STAGE,
+        {},
+        {"sidecars": manifest.fingerprint},
+        directory=directory,
+        makes=[file.name for file in files],
     ) as stage:
         if stage.finished:
             return stage.path
@@ -43,7 +48,7 @@ def materialize(
                     file,
                     sidecars / file.name,
                     stage.path / file.name,
-                    made_ids=manifest.parameters["make_ids"],
+                    made_ids=bool(manifest.parameters["make_ids"]),
                 )
                 task.advance(1)
         stage.finish(rows)

@@ -32,6 +32,7 @@ from marin.datakit.dedup.signatures import (
     add_signatures,
     open_index,
     sign_files,
+    signature_names,
 )
 from marin.engine import (
     Engine,
@@ -127,7 +128,13 @@ def dedup_into(
     files = find_files(inputs, make_ids=config.make_ids)
     _check_sources(files, config)
     stage = stage_directory(
-        directory.parent, STAGE, config.parameters(), _names(files, against), directory=directory
+        directory.parent,
+        STAGE,
+        config.parameters(),
+        _names(files, against),
+        directory=directory,
+        makes=[file.name for file in files]
+        + [f"{SIGNATURES}/{name}" for name in signature_names(files)],
     )
     return _run(files, stage, config, against, engine, progress)
 
@@ -230,13 +237,22 @@ def _decide(
     repeated = session.repeated_id()
     if repeated is not None:
         name, first, second = repeated
+        remedy = (
+            "ids have to be unique over the corpus: change them, or have them made (--make-ids)"
+        )
+        if config.make_ids:
+            remedy = "this is the same file: leave it out"
         raise MarinError(
             f"{_place(files, anchors, second)}: id {name!r} again, first at "
-            f"{_place(files, anchors, first)}; ids have to be unique over the corpus: change them, "
-            "or have them made (--make-ids)"
+            f"{_place(files, anchors, first)}; {remedy}"
         )
     needed = session.plan(threads)
-    _read_again(session, needed, groups, anchors, threads, progress)
+    arrived = _read_again(session, needed, groups, anchors, threads, progress)
+    if not arrived.all():
+        raise MarinError(
+            f"{_place(files, anchors, int(needed[np.argmin(arrived)]))}: no longer there when its "
+            "text was read again; start anew, and leave the files alone meanwhile"
+        )
     session.resolve(threads)
     return session
 
@@ -265,10 +281,12 @@ def _read_again(
     anchors: Sequence[Anchors],
     threads: int,
     progress: Progress,
-) -> None:
-    """Hands the texts of the documents in `needed` to the session, own ones and anchors."""
+) -> np.ndarray:
+    """Hands the texts of the documents in `needed`, own ones and anchors, to the session; says for
+    each whether it was there, as bool[needed]."""
+    arrived = np.zeros(len(needed), bool)
     if len(needed) == 0:
-        return
+        return arrived
     with progress.task("Read candidates again", total=len(needed)) as task:
 
         def collect(
@@ -276,6 +294,7 @@ def _read_again(
         ) -> None:
             if len(numbers):
                 session.add_texts(numbers, rows, strings(batch.column("text"), location, "text"))
+                arrived[np.searchsorted(needed, numbers)] = True
                 task.advance(len(numbers))
 
         def own(first: int, batch: pa.RecordBatch) -> None:
@@ -289,11 +308,12 @@ def _read_again(
                 continue
 
             def earlier(first: int, batch: pa.RecordBatch, anchor: Anchors = anchor) -> None:
-                numbers, rows = anchor.among(first, batch.num_rows)
-                wanted = np.isin(numbers, needed)
-                collect(anchor.file.location, numbers[wanted], rows[wanted], batch)
+                begin, rows = anchor.among(first, batch.num_rows)
+                numbers = _within(needed, begin, len(rows))
+                collect(anchor.file.location, numbers, rows[numbers - np.uint32(begin)], batch)
 
             for_each_batch(row_groups([anchor.file]), ["text"], threads, earlier)
+    return arrived
 
 
 def _place(files: Sequence[DocumentFile], anchors: Sequence[Anchors], document: int) -> str:

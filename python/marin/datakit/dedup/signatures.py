@@ -6,7 +6,7 @@ An index of a finished deduplication is the signatures of the documents that it 
 are checked against it without reading its documents again, except those that are candidates.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from marin.datakit.dedup.inputs import (
     read_sidecars,
     row_groups,
 )
-from marin.datakit.dedup.locations import Place, absolute
+from marin.datakit.dedup.locations import Place, absolute, fingerprint_of, time_and_size
 from marin.engine import (
     Engine,
     Progress,
@@ -51,11 +51,11 @@ class Anchors:
     signatures: Path
     first: int
 
-    def among(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Documents in rows `first..first + count` of the file: their numbers and rows, uint32."""
+    def among(self, first: int, count: int) -> tuple[int, np.ndarray]:
+        """Documents in rows `first..first + count` of the file: the number of the first, after
+        which the others follow, and the row of each among these, uint32."""
         low, high = np.searchsorted(self.rows, [first, first + count])
-        numbers = np.arange(low, high, dtype=np.uint32) + np.uint32(self.first)
-        return numbers, self.rows[low:high] - np.uint32(first)
+        return self.first + int(low), self.rows[low:high] - np.uint32(first)
 
 
 def save_index(
@@ -77,13 +77,14 @@ def save_index(
     manifest = read_sidecars(sidecars, files, inputs)
     if manifest.parameters != config.parameters():
         raise MarinError(f"{sidecars}: made with other parameters than this index would have")
-    names = {f"{number:05d}.parquet": file for number, file in enumerate(files)}
+    names = dict(zip(signature_names(files), files, strict=True))
     with stage_directory(
         directory.parent,
         STAGE,
         _identity(config),
         {"sidecars": manifest.fingerprint},
         directory=directory,
+        makes=list(names),
     ) as stage:
         if not stage.finished:
             rows = {}
@@ -93,7 +94,11 @@ def save_index(
                     rows[name] = _write(file, kept, stage.path / name, config)
                     task.advance(1)
             documents = {
-                name: {"path": absolute(file.location), "fingerprint": file.fingerprint}
+                name: {
+                    "path": absolute(file.location),
+                    "fingerprint": file.fingerprint,
+                    "time_and_size": time_and_size(file.location),
+                }
                 for name, file in names.items()
             }
             stage.finish(rows, {"documents": documents})
@@ -119,6 +124,7 @@ def open_index(directory: Path, config: DedupConfig, first: int) -> list[Anchors
     anchors = []
     for entry in manifest.files:
         place: dict[str, Any] = manifest.summary["documents"][entry.name]
+        _check_unchanged(directory, place)
         file = open_documents(
             place["path"], entry.name, place["fingerprint"], first=0, make_ids=True
         )
@@ -126,6 +132,19 @@ def open_index(directory: Path, config: DedupConfig, first: int) -> list[Anchors
         anchors.append(Anchors(file, rows, directory / entry.name, first))
         first += len(rows)
     return anchors
+
+
+def _check_unchanged(directory: Path, place: Mapping[str, Any]) -> None:
+    """Raises `MarinError` unless a file of an index is the one that it was made from. The file is
+    only read if its time of change or size is another."""
+    found = time_and_size(place["path"])
+    if found is not None and found == place.get("time_and_size"):
+        return
+    if fingerprint_of(place["path"]) != place["fingerprint"]:
+        raise MarinError(
+            f"{place['path']}: has changed since the index {directory} was made from it; "
+            "deduplicate it again and save a new index"
+        )
 
 
 def add_anchors(session: DedupSession, anchors: Sequence[Anchors]) -> None:
@@ -150,6 +169,11 @@ def add_signatures(session: DedupSession, path: Path, first: int) -> None:
             first += batch.num_rows
 
 
+def signature_names(files: Sequence[DocumentFile]) -> list[str]:
+    """The name of each one's signature file."""
+    return [f"{number:05d}.parquet" for number in range(len(files))]
+
+
 def sign_files(
     files: Sequence[DocumentFile],
     directory: Path,
@@ -162,8 +186,10 @@ def sign_files(
     """
     directory.mkdir(exist_ok=True)
     tasks = [
-        _SignTask(absolute(file.location), file.name, str(directory / f"{n:05d}.parquet"), config)
-        for n, file in enumerate(files)
+        _SignTask(
+            absolute(file.location), file.name, file.fingerprint, str(directory / name), config
+        )
+        for name, file in zip(signature_names(files), files, strict=True)
     ]
     with progress.task("Sign documents", total=sum(file.rows for file in files)) as task:
         for rows in engine.map(_sign_file, tasks):
@@ -175,6 +201,7 @@ def sign_files(
 class _SignTask:
     location: str
     name: str
+    fingerprint: str
     out: str
     config: DedupConfig
 
@@ -184,7 +211,7 @@ def _sign_file(task: _SignTask) -> int:
     if out.exists():
         return int(pq.read_metadata(out).num_rows)
     file = open_documents(
-        task.location, task.name, fingerprint="", first=0, make_ids=task.config.make_ids
+        task.location, task.name, task.fingerprint, first=0, make_ids=task.config.make_ids
     )
     return _write(file, np.ones(file.rows, bool), out, task.config)
 

@@ -138,9 +138,13 @@ pub struct Sets<'a> {
 }
 
 impl Sets<'_> {
-    /// The set of `document`; `buffer` holds it if it comes from the file.
+    /// The set of `document`; `buffer` holds it if it comes from the file. An error if it was never
+    /// put here.
     pub fn get<'b>(&'b self, document: u32, buffer: &'b mut Vec<u64>) -> Result<&'b [u64]> {
-        match &self.inner.places[&document] {
+        let place = self.inner.places.get(&document).ok_or_else(|| {
+            Error::invalid(format!("document {document}: its text was not read a second time"))
+        })?;
+        match place {
             Place::Memory(set) => Ok(set),
             &Place::File { offset, count } => {
                 let mut bytes = vec![0; count * 8];
@@ -179,6 +183,8 @@ mod tests {
         for document in (1..100).step_by(2) {
             assert_eq!(sets.get(document, &mut Vec::new()).unwrap(), set(document));
         }
+        let error = sets.get(4, &mut Vec::new()).unwrap_err().to_string();
+        assert_eq!(error, "document 4: its text was not read a second time");
         std::fs::remove_dir(&directory).unwrap();
     }
 }
