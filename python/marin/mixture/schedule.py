@@ -15,7 +15,7 @@ from typing import Any
 
 from marin.engine.manifest import fingerprint
 from marin.errors import MarinError
-from marin.mixture.exhaustion import POLICIES, check_exposure
+from marin.mixture.exhaustion import check_exposure, check_policy
 from marin.mixture.order import Order
 from marin.mixture.quotas import quota_phases
 from marin.mixture.runs import Revision, RowStage, Run, Stage, cut_runs, merge_stages, plan_runs
@@ -47,10 +47,7 @@ class Schedule:
     simulated_horizon: int | None = None
 
     def __post_init__(self) -> None:
-        if self.exhaustion not in POLICIES:
-            raise MarinError(
-                f"exhaustion {self.exhaustion!r}, expected one of {', '.join(POLICIES)}"
-            )
+        check_policy(self.exhaustion)
         if not 0 <= self.seed < 1 << 64:
             raise MarinError(f"seed {self.seed}, expected a number from 0 to 2^64 - 1")
         steps = [revision.step for revision in self.revisions]
@@ -100,7 +97,7 @@ class Schedule:
         revision = Revision(
             step=step,
             specification=specification or last.specification,
-            horizon=horizon or last.horizon,
+            horizon=last.horizon if horizon is None else horizon,
             stages=tuple(stages) if stages is not None else last.stages,
         )
         return replace(self, revisions=(*self.revisions, revision))
