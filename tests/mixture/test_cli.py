@@ -65,6 +65,32 @@ def test_plan_writes_a_schedule_and_a_ledger_that_add_up(tmp_path: Path) -> None
     assert again.tokens == 9600
 
 
+def test_a_revision_takes_what_is_given_and_keeps_the_rest(tmp_path: Path) -> None:
+    out, revised = tmp_path / "schedule.json", tmp_path / "revised.json"
+    lengths = ("--row-length", "0:64", "--row-length", "0.75:128", "--batch-tokens", 640)
+    run("plan", CASE, "--out", out, *lengths, "--exhaustion", "repeat", "--seed", 3)
+
+    def stages(*options: object) -> list[tuple[float, int, int]]:
+        run("plan", CASE, "--out", revised, "--revise", out, "--step", 5, *options)
+        last = Schedule.from_json(json.loads(revised.read_text())).revisions[-1]
+        return [(stage.start, stage.seq_len, stage.batch_size) for stage in last.stages]
+
+    assert stages() == [(0.0, 64, 10), (0.75, 128, 5)]
+    assert stages("--batch-tokens", 1280) == [(0.0, 64, 20), (0.75, 128, 10)]
+    assert stages("--row-length", "0:320") == [(0.0, 320, 2)]
+    assert stages("--row-length", "0:4096", "--batch-tokens", 4096) == [(0.0, 4096, 1)]
+    for option, value in (("--seed", 3), ("--exhaustion", "repeat"), ("--simulate", 99_999)):
+        with pytest.raises(MarinError, match=f"^{option}: a revision keeps what its schedule has"):
+            stages(option, value)
+    with pytest.raises(MarinError, match="horizon 0 tokens, expected more than 0"):
+        stages("--horizon", 0)
+    uneven = json.loads(out.read_text())
+    uneven["revisions"][0]["stages"][1]["batch_size"] = 10
+    out.write_text(json.dumps(uneven))
+    with pytest.raises(MarinError, match=r"hold \[640, 1280\] tokens; add --batch-tokens"):
+        stages("--row-length", "0:64")
+
+
 def test_plan_refuses_a_ledger_that_is_no_parquet_and_a_run_shorter_than_a_batch(
     tmp_path: Path,
 ) -> None:

@@ -136,6 +136,19 @@ def test_a_small_run_repeats_as_the_big_one_would() -> None:
         Schedule.of(capped, STAGES, horizon=400_000, simulated_horizon=4_000_000)
 
 
+def test_a_shortened_run_sees_the_documents_of_the_run_that_was_planned() -> None:
+    spec = small_spec()
+    first = Schedule.of(spec, STAGES, horizon=1_000_000, simulated_horizon=4_000_000)
+    shorter = first.revised(20, horizon=750_000)
+    assert first.share == shorter.share == Fraction(1, 4)
+    before, after = (s.order.documents("c00q4", 1000, 0, 700, s.share) for s in (first, shorter))
+    np.testing.assert_array_equal(before.document, after.document)
+    with pytest.raises(MarinError, match="simulated horizon 4000000, expected at least this run's"):
+        first.revised(20, horizon=4_100_000)
+    # As written before shares were those of the first revision.
+    assert first.fingerprint == "87e4ccb63ba5e0f6b4e49a59642ef7ee"
+
+
 def test_the_preset_is_exact_over_its_whole_run_and_its_smallest_cell_gets_rows() -> None:
     spec = load("harrier-2026.08.18")
     schedule = Schedule.of(spec, constant_batches(11264 * 4096, [(0.0, 4096)]))

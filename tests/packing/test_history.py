@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -78,6 +79,20 @@ def test_a_shorter_horizon_keeps_the_rows_before_it_and_repeats_nothing(
     assert [plan[1] for plan in read_manifest(third).summary["history"]][1] == kept
     shards = pack(third, tmp_path, ShardConfig(block_tokens=64))
     assert Stream(shards, cursor=old.cursor(step)).start == step
+
+
+def test_a_shortened_run_of_simulated_epochs_keeps_its_rows(tmp_path, store, schedule):
+    simulated = replace(schedule, simulated_horizon=4 * schedule.horizon)
+    first = plan(store, simulated, tmp_path)
+    shorter = simulated.revised(20, horizon=6144)
+    second = plan(store, shorter, tmp_path, after=first)
+    kept = shorter.row_at(20)
+    assert kept == read_manifest(second).summary["history"][0][1] > 0
+    one, two = (Stream(planned).rows(0, kept) for planned in (first, second))
+    for name in ("tokens", "segment_ids", "positions", "loss_mask"):
+        assert getattr(one, name).tobytes() == getattr(two, name).tobytes()
+    with pytest.raises(MarinError, match="not a revision of this plan's"):
+        plan(store, schedule, tmp_path, after=first)
 
 
 def test_a_schedule_of_another_run_is_refused(tmp_path, store, schedule):

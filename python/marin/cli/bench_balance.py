@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from marin.cli.options import refuse
 from marin.cli.output import print_json, print_table, progress_for
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ Results = Annotated[Path, typer.Argument(help="A file of marin bench ... --save.
 
 
 def bench_balance(
+    context: typer.Context,
     model: ModelName = "d768",
     device: DeviceName = "",
     devices: Devices = 4,
@@ -41,7 +43,7 @@ def bench_balance(
     from marin.bench.results import check_outputs
     from marin.engine import check_plot, write_json
 
-    config = _config(model, device, devices, smoke)
+    config = _config(context, model, device, devices, smoke)
     inputs = [run] if run else []
     check_outputs(save, root, inputs=inputs)
     if plot is not None:
@@ -68,6 +70,7 @@ def bench_balance(
 
 
 def bench_dispatch(
+    context: typer.Context,
     model: ModelName = "d768",
     devices: Devices = 4,
     peers: Annotated[bool, typer.Option("--peers", help="Also plain XLA and tokamax.")] = False,
@@ -81,7 +84,7 @@ def bench_dispatch(
     from marin.engine import write_json
 
     check_outputs(save)
-    config = _config(model, "", devices, smoke)
+    config = _config(context, model, "", devices, smoke)
     answer = measure_dispatch(config, peers=peers, progress=progress_for(json_output))
     if save is not None:
         write_json(save, answer)
@@ -133,11 +136,14 @@ def bench_history(
         print(out)
 
 
-def _config(model: str, device: str, devices: int, smoke: bool) -> "BalanceConfig":
+def _config(
+    context: typer.Context, model: str, device: str, devices: int, smoke: bool
+) -> "BalanceConfig":
     from marin.bench.balance import BalanceConfig
 
     if not smoke:
         return BalanceConfig(model, device, devices=devices)
+    refuse(context, "--smoke measures the preset tiny; leave one of them out", "model")
     return BalanceConfig(
         "tiny",
         device,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from marin.cli.options import refuse
 from marin.cli.output import print_json, print_table, progress_for
 
 Peers = Annotated[bool, typer.Option("--peers", help="Measure the other libraries too.")]
@@ -17,18 +18,23 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def bench_mixture(
-    peers: Peers = False, only: Only = "", save: Save = None, json_output: Json = False
+    context: typer.Context,
+    peers: Peers = False,
+    only: Only = "",
+    save: Save = None,
+    json_output: Json = False,
 ) -> None:
     """Speed and exactness of quotas and order on the published run, beside other mixers."""
     from marin.bench.mixture import PEERS, measure
     from marin.bench.results import check_outputs
 
     check_outputs(save)
-    tools = _tools(peers, only, PEERS)
+    tools = _tools(context, peers, only, PEERS)
     _report("Mixture", measure(tools, progress=progress_for(json_output)), save, json_output)
 
 
 def bench_pack(
+    context: typer.Context,
     peers: Peers = False,
     only: Only = "",
     root: Root = None,
@@ -40,11 +46,12 @@ def bench_pack(
     from marin.bench.results import check_outputs
 
     check_outputs(save, root)
-    tools = _tools(peers, only, PEERS)
+    tools = _tools(context, peers, only, PEERS)
     _report("Packing", measure(tools, root, progress=progress_for(json_output)), save, json_output)
 
 
 def bench_stream(
+    context: typer.Context,
     peers: Peers = False,
     only: Only = "",
     root: Root = None,
@@ -56,11 +63,13 @@ def bench_stream(
     from marin.bench.stream import PEERS, measure
 
     check_outputs(save, root)
-    tools = _tools(peers, only, PEERS)
+    tools = _tools(context, peers, only, PEERS)
     _report("Stream", measure(tools, root, progress=progress_for(json_output)), save, json_output)
 
 
-def _tools(peers: bool, only: str, known: Iterable[str]) -> list[str]:
+def _tools(context: typer.Context, peers: bool, only: str, known: Iterable[str]) -> list[str]:
+    if not peers:
+        refuse(context, "names other libraries; add --peers", "only")
     named = [name for name in only.split(",") if name]
     return (named or list(known)) if peers else []
 

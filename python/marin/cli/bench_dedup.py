@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from marin.cli.options import refuse
 from marin.cli.output import print_json, print_table, progress_for
 from marin.errors import MarinError
 
@@ -27,6 +28,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def bench_dedup(
+    context: typer.Context,
     peers: Peers = False,
     only: Only = "",
     corpus: Corpus = None,
@@ -46,9 +48,15 @@ def bench_dedup(
     from marin.bench.results import check_outputs
     from marin.engine import write_json
 
+    if not peers:
+        refuse(context, "names other libraries; add --peers", "only")
+    if not make_corpus:
+        refuse(context, "for a new corpus; add --make-corpus", "packages", "versions", "cache")
+    elif corpus is not None:
+        raise MarinError("--corpus DIR or --make-corpus: give one of them")
     check_outputs(save, cache if make_corpus else None, inputs=[corpus] if corpus else [])
     progress = progress_for(json_output)
-    if corpus is None and make_corpus:
+    if make_corpus:
         names = PACKAGES[:packages]
         corpus = download(cache, packages=names, versions=versions, progress=progress)
     if corpus is None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from marin.cli.options import refuse
 from marin.cli.output import print_json, print_table, progress_for
 from marin.errors import MarinError
 
@@ -21,6 +22,13 @@ Documents = Annotated[Path, typer.Argument(help="A documents directory.")]
 Removals = Annotated[
     Path | None, typer.Option("--dedup", help="A sidecar that says which documents stay.")
 ]
+
+_OF_KIND = {
+    "embedding": (),
+    "domains": ("domains", "dedup"),
+    "quality": ("buckets", "classifier", "dedup"),
+}
+"""Options of `annotate` that only some kinds of sidecar have."""
 
 
 @app.command()
@@ -74,6 +82,7 @@ def build(
 
 @app.command()
 def ingest(
+    context: typer.Context,
     paths: Annotated[list[str], typer.Argument(help="Files, folders, URLs or dataset names.")],
     root: Root,
     name: Annotated[str, typer.Option(help="The value of the column `source`.")] = "documents",
@@ -89,6 +98,8 @@ def ingest(
     from marin.datakit.ingest import require_documents
     from marin.engine import engine_for
 
+    if format in ("text", "warc"):
+        refuse(context, f"files of format {format} have no columns; leave it out", "text", "id")
     source = Source(name, tuple(paths), format=format, text=text, id=id)
     directory = run(source, root, engine=engine_for(engine), progress=progress_for(json_output))
     require_documents([directory])
@@ -97,6 +108,7 @@ def ingest(
 
 @app.command()
 def tokenize(
+    context: typer.Context,
     documents: Documents,
     root: Root,
     tokenizer: Annotated[
@@ -116,9 +128,11 @@ def tokenize(
 
     progress = progress_for(json_output)
     if tokenizer is None:
+        refuse(context, "for a tokenizer that is given; add --tokenizer", "bos", "eos")
         config = BPEConfig(vocab_size=vocab_size)
         chosen = train_bpe(documents, root, config, dedup=dedup, progress=progress)
     else:
+        refuse(context, "for a tokenizer that is trained; leave out one of them", "vocab_size")
         special = SpecialTokens(*(None if name == "none" else name for name in (bos, eos)))
         chosen = load_tokenizer(tokenizer, root, special)
     directory = run(
@@ -129,6 +143,7 @@ def tokenize(
 
 @app.command()
 def annotate(
+    context: typer.Context,
     kind: Annotated[str, typer.Argument(help="embedding, domains or quality.")],
     documents: Documents,
     root: Root,
@@ -147,6 +162,11 @@ def annotate(
     from marin.datakit import quality as run_quality
     from marin.engine import engine_for
 
+    used = _OF_KIND.get(kind)
+    if used is None:
+        raise MarinError(f"annotate {kind!r}: expected {', '.join(_OF_KIND)}")
+    others = {name for names in _OF_KIND.values() for name in names}.difference(used)
+    refuse(context, f"has no meaning for {kind}; leave it out", *others)
     config, wanted = QualityConfig(buckets), DomainsConfig(domains=domains)
     progress, where = progress_for(json_output), engine_for(engine)
     if kind == "quality":
@@ -154,14 +174,12 @@ def annotate(
             documents, root, classifier=classifier, engine=where, progress=progress
         )
         directory = run_quality(scores, root, config, dedup=dedup, progress=progress)
-    elif kind in ("embedding", "domains"):
+    else:
         directory = embed(documents, root, EmbedConfig(), engine=where, progress=progress)
         if kind == "domains":
             directory = run_domains(
                 documents, directory, root, wanted, dedup=dedup, progress=progress
             )
-    else:
-        raise MarinError(f"annotate {kind!r}: expected embedding, domains or quality")
     _finish(directory, json_output)
 
 

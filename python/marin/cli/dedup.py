@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
+from marin.cli.options import refuse
 from marin.cli.output import print_json, print_table, progress_for
 from marin.errors import MarinError
 
@@ -61,6 +62,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def dedup(
+    context: typer.Context,
     inputs: Inputs,
     out: Out,
     threshold: Threshold = 0.8,
@@ -93,6 +95,8 @@ def dedup(
     from marin.engine.manifest import MANIFEST_NAME
     from marin.report.dedup import alarms, write_dedup_report
 
+    if unit == "character":
+        refuse(context, "shingles of --unit character hold no words; leave it out", "words")
     config = DedupConfig(
         threshold=threshold,
         shingling=Shingling(words, characters, unit),

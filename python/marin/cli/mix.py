@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from marin.cli.options import given, refuse
 from marin.cli.output import print_json, print_table
 from marin.errors import MarinError
 
@@ -72,6 +73,7 @@ def show(
 
 @app.command()
 def check(
+    context: typer.Context,
     mixture: Mixture,
     normalize: Normalize = False,
     store: StoreDir = None,
@@ -87,7 +89,12 @@ def check(
     from marin.mixture import load
     from marin.mixture.binding import check_store, read_store
     from marin.mixture.epochs import check_cap, exposures, warnings
+    from marin.mixture.exhaustion import check_policy
 
+    if not rows:
+        names = ("row_length", "batch_tokens", "horizon", "threads")
+        refuse(context, "for the check of every row; add --rows", *names)
+    check_policy(exhaustion)
     spec = load(mixture, normalize=normalize)
     if exhaustion == "error":
         check_cap(spec)
@@ -124,6 +131,7 @@ def check(
 
 @app.command()
 def plan(
+    context: typer.Context,
     mixture: Mixture,
     out: Annotated[Path, typer.Option(help="Where the schedule's JSON goes.")],
     normalize: Normalize = False,
@@ -149,8 +157,8 @@ def plan(
 ) -> None:
     """Turn a mixture into a schedule: runs of whole batches with exact quotas per cell.
 
-    With --revise, everything before --step stays as it was, and the given mixture, horizon and
-    row lengths hold from there on. The file is what marin pack takes.
+    With --revise, everything before --step stays as it was; the mixture and the given horizon, row
+    lengths and tokens per batch hold from there on. The file is what marin pack takes.
     """
     from marin.engine import check_output_file, is_json_with, write_json
     from marin.mixture import load
@@ -165,16 +173,23 @@ def plan(
             raise MarinError(
                 f"--ledger {ledger}: it is written as Parquet; end its name in .parquet"
             )
-    spec = load(mixture, normalize=normalize)
     if (revise is None) != (step is None):
         raise MarinError("--revise FILE and --step N belong together")
+    if revise is not None:
+        names = ("seed", "exhaustion", "simulate")
+        refuse(context, "a revision keeps what its schedule has; leave it out", *names)
+    spec = load(mixture, normalize=normalize)
     if revise is not None and step is not None:
         before = load_schedule(revise)
         schedule = before.revised(
             step,
             specification=spec,
             horizon=horizon,
-            stages=_stages(row_length, batch_tokens) if row_length != _DEFAULT_ROWS else None,
+            stages=_revised_stages(
+                before,
+                row_length if given(context, "row_length") else None,
+                batch_tokens if given(context, "batch_tokens") else None,
+            ),
         )
     else:
         schedule = _schedule(spec, row_length, batch_tokens, horizon, seed, exhaustion, simulate)
@@ -323,6 +338,31 @@ def _schedule(
 def _stages(row_length: list[str], batch_tokens: int) -> "tuple[Stage, ...]":
     from marin.mixture import constant_batches
 
+    return constant_batches(batch_tokens, _lengths(row_length))
+
+
+def _revised_stages(
+    before: "Schedule", row_length: list[str] | None, batch_tokens: int | None
+) -> "tuple[Stage, ...] | None":
+    """The stages from a revision on: of row lengths and tokens per batch, what is None stays."""
+    from marin.mixture import constant_batches
+
+    if row_length is None and batch_tokens is None:
+        return None
+    stages = before.revisions[-1].stages
+    if row_length is None:
+        lengths = [(stage.start, stage.seq_len) for stage in stages]
+    else:
+        lengths = _lengths(row_length)
+    if batch_tokens is None:
+        sizes = sorted({stage.batch_size * stage.seq_len for stage in stages})
+        if len(sizes) > 1:
+            raise MarinError(f"the schedule's batches hold {sizes} tokens; add --batch-tokens N")
+        batch_tokens = sizes[0]
+    return constant_batches(batch_tokens, lengths)
+
+
+def _lengths(row_length: list[str]) -> list[tuple[float, int]]:
     lengths = []
     for entry in row_length:
         start, _, tokens = entry.partition(":")
@@ -332,7 +372,7 @@ def _stages(row_length: list[str], batch_tokens: int) -> "tuple[Stage, ...]":
             raise MarinError(
                 f"--row-length {entry}, expected START:TOKENS as in 0.5:8192"
             ) from None
-    return constant_batches(batch_tokens, lengths)
+    return lengths
 
 
 def _check_rows(schedule: "Schedule", threads: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from marin.cli.mix import load_schedule
+from marin.cli.options import refuse
 from marin.cli.output import print_json, print_table, progress_for
 from marin.engine.progress import Progress
 from marin.errors import MarinError
@@ -42,8 +43,12 @@ Verify = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
+_OF_PLANS = ("schedule", "after", "policy", "max_segments", "min_fill", "window")
+_OF_SHARDS = ("out", "shard_tokens", "block_tokens", "documents")
+
 
 def pack(
+    context: typer.Context,
     source: Input,
     schedule: Schedule = None,
     after: After = None,
@@ -68,9 +73,15 @@ def pack(
     from marin.packing import pack as write_shards
 
     start = time.monotonic()
+    if engine != "local":
+        refuse(context, f"has no meaning with --engine {engine}; leave it out", "threads")
     runner = ThreadEngine(threads) if engine == "local" else engine_for(engine)
     progress = progress_for(json_output)
     stage = read_manifest(source).stage
+    if stage != "store":
+        refuse(context, f"{source} is planned already; name the store to plan anew", *_OF_PLANS)
+    if stage == "shards":
+        refuse(context, f"{source} is packed already; name the plan to pack anew", *_OF_SHARDS)
     root = out or source.resolve().parent
     check_output_root(root)
     repaired: list[str] = []

@@ -13,8 +13,10 @@ Model = Annotated[str, typer.Argument(help="A preset (tiny, d768, ... d6144), or
 MeshOption = Annotated[
     str, typer.Option("--mesh", help="Devices per axis, e.g. replica=11,expert=64.")
 ]
-SeqLen = Annotated[int | None, typer.Option(help="Tokens per row; default: the preset's.")]
-Rows = Annotated[int | None, typer.Option(help="Rows per step; default: the preset's tokens.")]
+SeqLen = Annotated[int | None, typer.Option(min=1, help="Tokens per row; default: the preset's.")]
+Rows = Annotated[
+    int | None, typer.Option(min=1, help="Rows per step; default: the preset's tokens.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 

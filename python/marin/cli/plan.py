@@ -10,10 +10,13 @@ from marin.cli.output import print_json, print_table
 Model = Annotated[str, typer.Argument(help="A preset: d768 to d6144.")]
 DeviceName = Annotated[str, typer.Option("--device", help="gb200, h200 or h100.")]
 Racks = Annotated[
-    int | None, typer.Option(help="Groups that share the experts: racks, or nodes of h100/h200.")
+    int | None,
+    typer.Option(min=1, help="Groups that share the experts: racks, or nodes of h100/h200."),
 ]
-Rows = Annotated[int | None, typer.Option(help="Rows per batch; default: the preset's per rack.")]
-SeqLen = Annotated[int | None, typer.Option(help="Tokens per row; default: the preset's.")]
+Rows = Annotated[
+    int | None, typer.Option(min=1, help="Rows per batch; default: the preset's per rack.")
+]
+SeqLen = Annotated[int | None, typer.Option(min=1, help="Tokens per row; default: the preset's.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 

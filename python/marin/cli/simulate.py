@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from marin.cli.options import refuse
+
 simulate = typer.Typer(help="What a configuration would do, without an accelerator.")
 
 
@@ -16,6 +18,7 @@ def _group() -> None:
 
 @simulate.command()
 def drops(
+    context: typer.Context,
     routing: Annotated[
         Path | None,
         typer.Option(
@@ -53,6 +56,9 @@ def drops(
 
     if plot:
         check_plot(plot, [routing] if routing else [])
+    if routing is not None:
+        names = ("experts", "top_k", "spread")
+        refuse(context, f"of the model of documents, and {routing} has its own", *names)
     source: DocumentModel | RealDocuments = DocumentModel(experts, top_k, spread)
     of_run = routing is not None and routing.is_dir()
     if not of_run and (layer is not None or at is not None):

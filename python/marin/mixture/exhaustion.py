@@ -12,6 +12,12 @@ POLICIES = ("error", "repeat", "drop-and-renormalize")
 _MAX_NAMED = 4
 
 
+def check_policy(policy: str) -> None:
+    """Raises `MarinError` unless `policy` is one of `POLICIES`."""
+    if policy not in POLICIES:
+        raise MarinError(f"exhaustion {policy!r}, expected one of {', '.join(POLICIES)}")
+
+
 def check_exposure(schedule: "Schedule") -> None:
     """Under the policy `error`, refuses a schedule that takes more of a cell than its cap allows.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from marin.engine.manifest import fingerprint
 from marin.errors import MarinError
-from marin.mixture.exhaustion import POLICIES, check_exposure
+from marin.mixture.exhaustion import check_exposure, check_policy
 from marin.mixture.order import Order
 from marin.mixture.quotas import quota_phases
 from marin.mixture.runs import Revision, RowStage, Run, Stage, cut_runs, merge_stages, plan_runs
@@ -35,7 +35,7 @@ class Schedule:
     `exhaustion` says what happens to a cell whose tokens are used up to the cap, judged over all
     phases: `error`, `repeat` (it goes on), or `drop-and-renormalize` (its weight becomes 0 and the
     other cells share it). With `simulated_horizon` (tokens of a longer run) each cell shows only
-    the share of its documents that gives this run the longer one's repetition.
+    the share of its documents that gives this run, as first planned, the longer one's repetition.
 
     Raises:
       MarinError: on construction, if the parts do not fit together.
@@ -47,19 +47,17 @@ class Schedule:
     simulated_horizon: int | None = None
 
     def __post_init__(self) -> None:
-        if self.exhaustion not in POLICIES:
-            raise MarinError(
-                f"exhaustion {self.exhaustion!r}, expected one of {', '.join(POLICIES)}"
-            )
+        check_policy(self.exhaustion)
         if not 0 <= self.seed < 1 << 64:
             raise MarinError(f"seed {self.seed}, expected a number from 0 to 2^64 - 1")
         steps = [revision.step for revision in self.revisions]
         if not steps or steps[0] != 0 or any(a >= b for a, b in pairwise(steps)):
             raise MarinError(f"revisions at steps {steps}, expected increasing steps from 0")
-        if self.simulated_horizon is not None and self.simulated_horizon < self.horizon:
+        longest = max(revision.horizon for revision in self.revisions)
+        if self.simulated_horizon is not None and self.simulated_horizon < longest:
             raise MarinError(
                 f"simulated horizon {self.simulated_horizon}, expected at least this run's "
-                f"{self.horizon} tokens"
+                f"{longest} tokens"
             )
         if self.rows > MAX_ROWS:
             raise MarinError(f"a run of {self.rows} rows, more than 2^62; use longer rows")
@@ -99,7 +97,7 @@ class Schedule:
         revision = Revision(
             step=step,
             specification=specification or last.specification,
-            horizon=horizon or last.horizon,
+            horizon=last.horizon if horizon is None else horizon,
             stages=tuple(stages) if stages is not None else last.stages,
         )
         return replace(self, revisions=(*self.revisions, revision))
@@ -169,8 +167,13 @@ class Schedule:
 
     @property
     def share(self) -> Fraction:
-        """The part of each cell's documents that the run sees."""
-        return Fraction(self.horizon, self.simulated_horizon or self.horizon)
+        """The part of each cell's documents that the run sees.
+
+        It is that of the first revision: the share decides which documents come first, so another
+        one would take back what a run consumed before its horizon changed.
+        """
+        horizon = self.revisions[0].horizon
+        return Fraction(horizon, self.simulated_horizon or horizon)
 
     @cached_property
     def order(self) -> Order:

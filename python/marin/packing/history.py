@@ -11,6 +11,9 @@ from marin.mixture import Schedule
 from marin.packing.layout import rows_file
 from marin.packing.planned import PlannedRows, read_pieces
 
+_OF_A_RUN = ("seed", "exhaustion", "simulated_horizon")
+"""What no revision of a schedule changes."""
+
 
 class KeptRows:
     """Rows before the first revision that `schedule` does not share with the plan `earlier`.
@@ -68,7 +71,7 @@ def _common_rows(schedule: Schedule, earlier: Schedule, path: Path) -> int:
         (number for number, (new, old) in enumerate(pairs) if new != old),
         min(len(schedule.revisions), len(earlier.revisions)),
     )
-    if not common or schedule.seed != earlier.seed or schedule.exhaustion != earlier.exhaustion:
+    if not common or any(getattr(schedule, key) != getattr(earlier, key) for key in _OF_A_RUN):
         raise MarinError(
             f"{path}: the schedule is not a revision of this plan's; use Schedule.revised"
         )
