@@ -40,6 +40,7 @@ class DedupSession:
     """One deduplication of exactly `documents` documents, numbered from 0.
 
     Documents from `first_anchor` on are kept whatever they are, and come before all others.
+    Those for which `left_out` (bool, may end early) holds take no part; their rows are not kept.
     `add` or `add_signed` every batch, ask `repeated_id`, `plan`, `add_texts` what it names,
     `resolve`, and read `rows`. `add` and `add_texts` may run in several threads at once and release
     the GIL. Files that do not fit into `memory` bytes go to `directory`; they end with the process.
@@ -62,6 +63,7 @@ class DedupSession:
         first_anchor: int,
         memory: int,
         directory: str | os.PathLike[str],
+        left_out: NDArray[np.bool_] | None = None,
     ) -> None: ...
     def add(
         self, first: int, ids: ArrowLike, texts: ArrowLike, sources: ArrowLike | None = None

@@ -80,7 +80,7 @@ def _contents(store: Path) -> dict[str, str]:
 
 def test_a_build_adds_up_and_says_where_every_document_went(tmp_path: Path) -> None:
     done = build(load_settings(_write(tmp_path)))
-    removals, store = read_manifest(done["removals"]).summary, read_manifest(done["store"]).summary
+    removals, store = read_manifest(done["dedup"]).summary, read_manifest(done["store"]).summary
     assert (removals["documents"], removals["removed_exact"]) == (230, 1)
     assert removals["removed_contaminated"] == 1
     held = store["validation"]["documents"]
@@ -91,6 +91,7 @@ def test_a_build_adds_up_and_says_where_every_document_went(tmp_path: Path) -> N
         with pa.memory_map(str(done["store"] / entry.name)) as source:
             kept += len(pa.ipc.open_file(source).read_all()["tokens"].combine_chunks().flatten())
     assert tokens == kept
+    assert sum(row["removed_before"] for row in removals["by_source"]) == 1
     gone = trace(tmp_path / "out", "line-20")
     assert (gone["reason"], gone["representative"], gone["cell"]) == ("contaminated", "q1", None)
     assert gone["evidence"].startswith("WHO WROTE THE LONGEST LETTER")
@@ -117,8 +118,22 @@ def test_a_second_build_does_nothing_and_a_changed_source_redoes_only_its_own(
     again = build(settings)
     changed = {name for name in first if again[name] != first[name]}
     own = {f"{kind} notes" for kind in ("ingest", "tokens", "embedding", "scores", "matches")}
-    joins = {"corpus", "tokens", "embedding", "scores", "matches", "dedup", "removals"}
+    joins = {"corpus", "tokens", "embedding", "scores", "matches", "contamination", "dedup"}
     assert changed == own | joins | {"domains", "quality", "store"}
+
+
+def test_another_evaluation_set_that_finds_the_same_costs_no_deduplication(
+    tmp_path: Path,
+) -> None:
+    path = _write(tmp_path)
+    first = build(load_settings(path))
+    more = json.dumps({"id": "q2", "text": "an item that nobody ever wrote down anywhere at all"})
+    with (tmp_path / "quiz.jsonl").open("a") as quiz:
+        quiz.write(f"\n{more}")
+    again = build(load_settings(path))
+    changed = {name for name in first if again[name] != first[name]}
+    own = {"ingest evaluation quiz", "matches lines", "matches notes", "matches"}
+    assert changed == {*own, "contamination"}
 
 
 def test_one_worker_and_two_give_the_same_bytes(tmp_path: Path) -> None:
@@ -294,7 +309,7 @@ def test_the_command_line_builds_plans_and_inspects(
     assert "Cells" in run("datakit", "inspect", tmp_path / "out")["tables"]  # type: ignore[operator]
     directories: dict[str, str] = built["directories"]  # type: ignore[assignment]
     kept = run(
-        "datakit", "materialize", directories["corpus"], "--dedup", directories["removals"],
+        "datakit", "materialize", directories["corpus"], "--dedup", directories["dedup"],
         "--root", tmp_path / "more",
     )  # fmt: skip
     assert kept["rows"] == 228

@@ -20,6 +20,7 @@ from marin.datakit import (
     tokenize,
     train_bpe,
 )
+from marin.datakit.dedup import DedupConfig, dedup
 from marin.datakit.parts import part_names, read_part, write_table
 from marin.engine import read_manifest
 
@@ -93,6 +94,30 @@ def test_no_held_out_document_or_relative_of_one_is_trained_on(
         sizes.add(len(held_out))
     assert all(1 <= size <= 25 for size in sizes)
     assert len(sizes) > 3
+
+
+def test_no_near_duplicate_of_a_held_out_document_of_an_exempt_source_is_trained_on(
+    make_documents: Make, tmp_path: Path
+) -> None:
+    words = [f"word{i}" for i in range(2000)]
+    texts, sources, families = [], [], []
+    for family in range(60):
+        own = words[20 * family : 20 * family + 60]
+        for copy in range(family % 4 + 1):
+            texts.append(" ".join(own[copy // 2 :]))
+            sources.append("books" if copy % 3 < 2 else "web")
+            families.append(family)
+    documents = make_documents(texts, sources, parts=2)
+    removed = dedup([documents], tmp_path, DedupConfig(exempt=("books",)))
+    assert read_manifest(removed).summary["kept"] > 60
+    sidecars = _sidecars(documents, tmp_path, removed)
+    for seed in range(10):
+        store = build_store(documents, sidecars, tmp_path, StoreConfig(validation=0.3, seed=seed))
+        cells = _cells(store)
+        held_out = {families[int(str(row["id"])[4:])] for row in cells.pop("validation")}
+        trained = {families[int(str(row["id"])[4:])] for rows in cells.values() for row in rows}
+        assert held_out
+        assert not held_out & trained
 
 
 def test_memory_bounds_change_files_and_not_the_order_of_documents(

@@ -1,8 +1,9 @@
 """Documents to tokenized cells, as stages with one output directory each.
 
-    documents ─► dedup ─► tokenize ─┐
-        │          └────► embed ─► domains ─┼─► store
-        └─► score_quality ─► quality ───────┘
+    documents ─► decontaminate ─► dedup ─────┐
+        ├─► tokenize ────────────────────────┤
+        ├─► embed ──────────────► domains ───┼─► store
+        └─► score_quality ──────► quality ───┘
 
 A stage never rewrites documents: it writes a sidecar with the same file names and row order.
 Every stage takes its inputs and a root below which it makes its directory, returns that directory,

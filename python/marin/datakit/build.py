@@ -1,7 +1,7 @@
 """The whole of datakit as a graph of stages: plan it, run it, resume it.
 
 Each source has stages of its own (ingest, tokens, embedding, scores, matches); joins bring them
-together (corpus, dedup, removals, domains, quality, store). A directory is named after its
+together (corpus, contamination, dedup, domains, quality, store). A directory is named after its
 parameters and the content of its inputs, so after a change only what depends on it is done again,
 and a source that changed costs its own stages and the joins.
 """
@@ -177,29 +177,46 @@ class _Stages:
             progress=progress,
         )
 
-    def removals(self, done: Done) -> Path:
+    def contamination(self, done: Done) -> Path:
         return decontaminate(
             done["corpus"],
             done["matches"],
             [done[step] for step in self.evaluation],
             self.root,
             self.settings.decontaminate,
-            dedup=done["dedup"],
             progress=self.progress,
         )
 
-    def domains(self, done: Done, removals: str) -> Path:
+    def dedup(self, done: Done) -> Path:
+        return dedup(
+            [done["corpus"]],
+            self.root,
+            self.settings.dedup,
+            removed=done.get("contamination"),
+            progress=self.progress,
+        )
+
+    def domains(self, done: Done) -> Path:
         return domains(
             done["corpus"],
             done["embedding"],
             self.root,
             self.settings.domains,
-            dedup=done[removals],
+            dedup=done["dedup"],
             progress=self.progress,
         )
 
-    def store(self, done: Done, removals: str) -> Path:
-        sidecars = Sidecars(done["tokens"], done["domains"], done["quality"], done[removals])
+    def quality(self, done: Done) -> Path:
+        return quality(
+            done["scores"],
+            self.root,
+            self.settings.quality,
+            dedup=done["dedup"],
+            progress=self.progress,
+        )
+
+    def store(self, done: Done) -> Path:
+        sidecars = Sidecars(done["tokens"], done["domains"], done["quality"], done["dedup"])
         return build_store(
             done["corpus"],
             sidecars,
@@ -237,7 +254,7 @@ def _own_steps(stages: _Stages, kinds: Sequence[str]) -> Iterator[Step]:
 
 
 def _joins(stages: _Stages, kinds: Sequence[str]) -> Iterator[Step]:
-    root, settings = stages.root, stages.settings
+    root = stages.root
     ingested = tuple(f"ingest {name}" for name in stages.sources)
     yield Step("corpus", ingested, lambda done: corpus([done[i] for i in ingested], root))
     for kind in kinds:
@@ -247,28 +264,10 @@ def _joins(stages: _Stages, kinds: Sequence[str]) -> Iterator[Step]:
             return join_sidecars(kind, done["corpus"], [done[step] for step in own], root)
 
         yield Step(kind, ("corpus", *own), join)
-    yield Step(
-        "dedup",
-        ("corpus",),
-        lambda done: dedup([done["corpus"]], root, settings.dedup, progress=stages.progress),
-    )
-    removals = "dedup"
-    if settings.evaluation:
-        removals = "removals"
-        needs = ("corpus", "matches", "dedup", *stages.evaluation)
-        yield Step(removals, needs, stages.removals)
-    yield Step(
-        "domains", ("corpus", "embedding", removals), lambda done: stages.domains(done, removals)
-    )
-    yield Step(
-        "quality",
-        ("scores", removals),
-        lambda done: quality(
-            done["scores"], root, settings.quality, dedup=done[removals], progress=stages.progress
-        ),
-    )
-    yield Step(
-        "store",
-        ("corpus", "tokens", "domains", "quality", removals),
-        lambda done: stages.store(done, removals),
-    )
+    clean = ("contamination",) if stages.evaluation else ()
+    if clean:
+        yield Step(*clean, ("corpus", "matches", *stages.evaluation), stages.contamination)
+    yield Step("dedup", ("corpus", *clean), stages.dedup)
+    yield Step("domains", ("corpus", "embedding", "dedup"), stages.domains)
+    yield Step("quality", ("scores", "dedup"), stages.quality)
+    yield Step("store", ("corpus", "tokens", "domains", "quality", "dedup"), stages.store)

@@ -5,7 +5,6 @@ counts in how many documents of the corpus each n-gram stands, leaves out those 
 boilerplate, and removes the documents in which enough of an item was found.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
@@ -19,7 +18,6 @@ import pyarrow.compute as pc
 from marin._native import ContaminationIndex
 from marin.datakit.parts import (
     check_same_rows,
-    kept_mask,
     part_names,
     read_groups,
     read_part,
@@ -109,14 +107,13 @@ def decontaminate(
     root: Path,
     config: DecontaminateConfig,
     *,
-    dedup: Path | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Writes the removals sidecar: the columns of a deduplication sidecar and `evidence`.
+    """Writes the contamination sidecar: the columns of a deduplication sidecar and `evidence`.
 
-    What `dedup` removed stays removed for its reason. A contaminated document has the reason
-    `contaminated`, the item's id as its representative, the share found as its similarity, and the
-    passage as its evidence.
+    A contaminated document has the reason `contaminated`, the item's id as its representative, the
+    share found as its similarity, and the passage as its evidence. Deduplication comes after it
+    (`dedup(..., removed=)`), so that no clean document goes for a contaminated one.
     """
     progress = progress or Silent()
     manifest = read_manifest(documents)
@@ -125,33 +122,29 @@ def decontaminate(
         "matches": read_manifest(matches).fingerprint,
         **{f"evaluation-{i}": read_manifest(e).fingerprint for i, e in enumerate(evaluation)},
     }
-    if dedup is not None:
-        inputs["dedup"] = read_manifest(dedup).fingerprint
     parts = part_names(manifest)
-    with stage_directory(root, "removals", asdict(config), inputs) as stage:
+    with stage_directory(root, "contamination", asdict(config), inputs) as stage:
         if not stage.finished:
             index, items = _index(tuple(evaluation), config.n)
             counts = _documents_with(matches, parts, len(index))
             guard = max(10, int(config.guard * manifest.rows))
-            totals: Counter[str] = Counter()
+            removed = 0
             examples: list[dict[str, Any]] = []
             with progress.task("Decontaminate", total=len(parts)) as task:
                 for part in parts:
                     found = read_part(matches / part, ["id", "grams"])
                     grams = found["grams"].combine_chunks()
                     verdicts = pa.record_batch(index.judge(grams, counts, guard, config.threshold))
-                    table = _removals(documents, dedup, matches, part, verdicts, items)
+                    table = _removals(documents, matches, part, verdicts, items)
                     write_table(stage.path / part, table)
-                    totals.update(table["reason"].to_pylist())
-                    room = _EXAMPLES - len(examples)
-                    chosen = table.filter(pc.equal(table["reason"], CONTAMINATED))
-                    examples += chosen.slice(0, room).to_pylist()
+                    chosen = table.filter(pc.invert(table["keep"]))
+                    removed += len(chosen)
+                    examples += chosen.slice(0, _EXAMPLES - len(examples)).to_pylist()
                     task.advance(1)
-            kept = totals.pop("", 0)
             summary = {
                 "documents": manifest.rows,
-                "kept": kept,
-                **{f"removed_{reason}": count for reason, count in sorted(totals.items())},
+                "kept": manifest.rows - removed,
+                "removed_contaminated": removed,
                 "items": len(items),
                 "grams": len(index),
                 "boilerplate_grams": int((counts > guard).sum()),
@@ -193,7 +186,6 @@ def _documents_with(matches: Path, parts: Sequence[str], grams: int) -> np.ndarr
 
 def _removals(
     documents: Path,
-    dedup: Path | None,
     matches: Path,
     part: str,
     verdicts: pa.RecordBatch,
@@ -202,26 +194,14 @@ def _removals(
     ids = read_part(documents / part, ["id"])["id"].combine_chunks()
     check_same_rows(ids, read_part(matches / part, ["id"])["id"], matches / part)
     contaminated = pc.is_valid(verdicts["item"])
-    columns: dict[str, Any] = {
-        "cluster": ids,
-        "representative": pa.nulls(len(ids), pa.string()),
-        "similarity": pa.nulls(len(ids), pa.float32()),
-        "reason": pa.array([""] * len(ids), pa.string()),
-    }
-    keep = pa.array(kept_mask(dedup, part, ids))
-    contaminated = pc.and_(contaminated, keep)
-    if dedup is not None:
-        before = read_part(dedup / part, list(columns))
-        columns = {name: before[name].combine_chunks() for name in columns}
-    found = pc.take(pa.array(items, pa.string()), verdicts["item"])
     return pa.table(
         {
             "id": ids,
-            "keep": pc.and_not(keep, contaminated),
-            "cluster": columns["cluster"],
-            "representative": pc.if_else(contaminated, found, columns["representative"]),
-            "similarity": pc.if_else(contaminated, verdicts["share"], columns["similarity"]),
-            "reason": pc.if_else(contaminated, CONTAMINATED, columns["reason"]),
+            "keep": pc.invert(contaminated),
+            "cluster": ids,
+            "representative": pc.take(pa.array(items, pa.string()), verdicts["item"]),
+            "similarity": pc.if_else(contaminated, verdicts["share"], None),
+            "reason": pc.if_else(contaminated, CONTAMINATED, ""),
             "evidence": _evidence(documents, matches, part, contaminated),
         },
         schema=REMOVALS_SCHEMA,

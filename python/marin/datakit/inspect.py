@@ -15,8 +15,8 @@ from marin.errors import MarinError
 # The columns of each stage that say something about one document.
 _ANSWERS = {
     "corpus": ("source",),
+    "contamination": ("evidence",),
     "dedup": ("keep", "reason", "representative", "similarity"),
-    "removals": ("keep", "reason", "representative", "similarity", "evidence"),
     "domains": ("domain",),
     "quality": ("score", "bucket", "kind"),
 }

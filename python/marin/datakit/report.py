@@ -16,7 +16,7 @@ from marin.report.page import Page
 _SAMPLES_PER_BUCKET = 2
 _SAMPLE_CHARACTERS = 1000
 _LENGTH_BINS = 40
-_SHOWN = ("corpus", "dedup", "removals", "tokens", "domains", "quality", "store")
+_SHOWN = ("corpus", "contamination", "dedup", "tokens", "domains", "quality", "store")
 
 
 def write_reports(done: Mapping[str, Path], root: Path) -> Path:
@@ -28,7 +28,7 @@ def write_reports(done: Mapping[str, Path], root: Path) -> Path:
         if not stage.finished:
             pages = {
                 "sources": _sources(manifests["corpus"]),
-                "removals": _removals(manifests["dedup"], manifests.get("removals")),
+                "removals": _removals(manifests["dedup"], manifests.get("contamination")),
                 "tokens": _tokens(done["tokens"], manifests["tokens"]),
                 "domains": _domains(manifests["domains"]),
                 "quality": _quality(done["corpus"], done["quality"], manifests["quality"]),
@@ -64,16 +64,15 @@ def _sources(manifest: Manifest) -> Page:
     return page
 
 
-def _removals(dedup: Manifest, decontaminated: Manifest | None) -> Page:
-    removals = decontaminated or dedup
+def _removals(dedup: Manifest, contamination: Manifest | None) -> Page:
     page = _page("Removals", "Duplicates and contaminated documents.")
     section = page.section("By reason")
-    section.fact("documents", removals.summary["documents"])
-    section.fact("kept", removals.summary["kept"])
-    for key, value in removals.summary.items():
+    section.fact("documents", dedup.summary["documents"])
+    section.fact("kept", dedup.summary["kept"])
+    for key, value in dedup.summary.items():
         if key.startswith("removed_"):
             section.fact(key.removeprefix("removed_"), value)
-    columns = ("source", "documents", "removed_exact", "removed_fuzzy")
+    columns = ("source", "documents", "removed_exact", "removed_fuzzy", "removed_before")
     rows = [[row.get(key) or 0 for key in columns] for row in dedup.summary["by_source"]]
     section.table(columns, rows)
     pairs = page.section("Duplicates", "Removed on the left, kept on the right.")
@@ -83,7 +82,7 @@ def _removals(dedup: Manifest, decontaminated: Manifest | None) -> Page:
             (f"{example['removed']} ({shown})", example["removed_text"]),
             (str(example["kept"]), example["kept_text"]),
         )
-    if found := removals.summary.get("contaminated"):
+    if contamination is not None and (found := contamination.summary["contaminated"]):
         evidence = page.section("Contamination", "The passage found, and the share of the item.")
         evidence.table(
             ("document", "evaluation item", "share", "passage"),

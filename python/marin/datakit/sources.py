@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -30,6 +30,10 @@ _REMOTE = ("s3://", "gs://", "gcs://", "hf://", "http://", "https://", "file://"
 _GLOB = re.compile(r"[*?\[]")
 _DATASET_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _NAME = re.compile(r"[\w.-]+")
+# What fsspec file systems call a file's content or its last change, the best first.
+_VERSIONS = (
+    "ETag", "Content-MD5", "Digest", "blob_id", "xet_hash", "last_commit", "mtime", "Last-Modified",
+)  # fmt: skip
 _ATTEMPTS = 6
 _FIRST_WAIT = 0.2  # seconds, doubled after each failed attempt
 
@@ -200,6 +204,8 @@ def _remote_files(url: str, source: Source, dataset: str = "") -> Iterator[Sourc
         check = "check the path, or the dataset's name, the network and HF_TOKEN"
     system, path = filesystem(url)
     scheme, query = url.partition("://")[0], url.partition("?")[2]
+    if (wrapped := _wrapped(system)) is not None:
+        wrapped.invalidate_cache()  # of listings: what changed since then would go unnoticed
     try:
         info = with_retries(lambda: system.get_file_info(path))
         if info.type == pafs.FileType.File:
@@ -207,22 +213,45 @@ def _remote_files(url: str, source: Source, dataset: str = "") -> Iterator[Sourc
         else:
             selector = pafs.FileSelector(path, recursive=True)
             infos = with_retries(lambda: system.get_file_info(selector))
+        files = [info for info in infos if info.type == pafs.FileType.File]
+        versions = [with_retries(partial(_version, system, info)) for info in files]
     except FileNotFoundError:
-        infos = []
+        files, versions = [], []
     except Exception as error:  # the HTTP libraries behind a file system have errors of their own
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise MarinError(f"source {source.name!r}: {where}: {reason}; {check}") from None
-    files = [info for info in infos if info.type == pafs.FileType.File]
+        raise MarinError(
+            f"source {source.name!r}: {where}: {_first_line(error)}; {check}"
+        ) from None
     if not files:
         raise MarinError(f"source {source.name!r}: {where}: nothing there; {check}")
-    for info in files:
+    for info, version in zip(files, versions, strict=True):
         place = info.path.removeprefix(path).strip("/") or info.base_name
         if any(part.startswith(".") for part in place.split("/")):
             continue
         location = f"{scheme}://{info.path}{'?' if query else ''}{query}"
         if scheme in ("http", "https"):
             location = url
-        yield source_file(location, place, info.size, str(info.mtime_ns), source)
+        if version is None:
+            raise MarinError(
+                f"source {source.name!r}: {location}: the server tells neither a checksum nor a "
+                "time of change, so that a change would go unnoticed; download it and name the file"
+            )
+        yield source_file(location, place, info.size, version, source)
+
+
+def _version(system: Any, info: pafs.FileInfo) -> str | None:
+    """What changes with the content of a remote file, if anything is known that does."""
+    if info.mtime_ns is not None:
+        return str(info.mtime_ns)
+    wrapped = _wrapped(system)
+    found = {} if wrapped is None else wrapped.info(info.path)
+    known = (found[name] for name in _VERSIONS if found.get(name) is not None)
+    version = next(known, None)
+    return None if version is None else str(getattr(version, "oid", version))
+
+
+def _wrapped(system: Any) -> Any:
+    """The fsspec file system that a file system of Arrow stands for, if it does."""
+    return getattr(getattr(system, "handler", None), "fs", None)
 
 
 def source_file(location: str, place: str, size: int, version: str, source: Source) -> SourceFile:
@@ -260,10 +289,15 @@ def _system(scheme: str, bucket: str, query: str) -> Any:
             0
         ]
     except ImportError as error:
-        raise MarinError(f"{scheme}://: pip install {error.name}, which is missing") from None
+        # fsspec says what to install in its own words, without a name.
+        remedy = f"; pip install {error.name}" if error.name else ""
+        raise MarinError(f"{scheme}://: {_first_line(error)}{remedy}") from None
     except (OSError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise MarinError(f"{scheme}://{bucket}: {reason}") from None
+        raise MarinError(f"{scheme}://{bucket}: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def with_retries(action: Callable[[], T]) -> T:
@@ -312,8 +346,7 @@ class _RetryingFile(io.RawIOBase):
         try:
             data = with_retries(lambda: self._read_once(count))
         except OSError as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise MarinError(f"{self._location}: {reason}; try again later") from None
+            raise MarinError(f"{self._location}: {_first_line(error)}; try again later") from None
         self._at += len(data)
         return data
 

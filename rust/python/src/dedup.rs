@@ -75,7 +75,7 @@ struct DedupSession {
 impl DedupSession {
     #[new]
     #[pyo3(signature = (documents, *, words, characters, unit, bands, rows, seed, threshold, measure,
-                        priority, exempt, first_anchor, memory, directory))]
+                        priority, exempt, first_anchor, memory, directory, left_out=None))]
     #[allow(clippy::too_many_arguments)] // named in Python, checked by its types
     fn new(
         documents: usize,
@@ -92,6 +92,7 @@ impl DedupSession {
         first_anchor: u32,
         memory: usize,
         directory: PathBuf,
+        left_out: Option<PyReadonlyArray1<'_, bool>>,
     ) -> PyResult<Self> {
         let measure = match measure {
             "jaccard" => Measure::Jaccard,
@@ -101,6 +102,8 @@ impl DedupSession {
                 return Err(to_py_err(Error::invalid(message)));
             }
         };
+        let left_out = left_out.as_ref().map(|mask| mask.as_slice()).transpose()?;
+        let left_out = left_out.unwrap_or_default().to_vec();
         let settings = Settings {
             shingling: shingling(words, characters, unit).map_err(to_py_err)?,
             banding: Banding { bands, rows },
@@ -110,6 +113,7 @@ impl DedupSession {
             priority,
             exempt,
             first_anchor,
+            left_out,
             memory,
             directory,
         };
@@ -239,12 +243,12 @@ impl DedupSession {
                 for (number, decision) in (first as u32..).zip(decisions) {
                     let id = String::from_utf8_lossy(documents.id(number));
                     let twin = String::from_utf8_lossy(documents.id(decision.twin));
-                    let kept = decision.reason == Reason::Kept;
+                    let matched = matches!(decision.reason, Reason::Exact | Reason::Fuzzy);
                     ids.append_value(&id);
-                    keep.append_value(kept);
-                    clusters.append_value(&twin);
-                    representatives.append_option((!kept).then_some(&twin));
-                    similarities.append_option((!kept).then_some(decision.similarity));
+                    keep.append_value(decision.reason == Reason::Kept);
+                    clusters.append_value(String::from_utf8_lossy(documents.id(decision.cluster)));
+                    representatives.append_option(matched.then_some(&twin));
+                    similarities.append_option(matched.then_some(decision.similarity));
                     reasons.append_value(name(decision.reason));
                 }
                 vec![
@@ -275,6 +279,7 @@ impl DedupSession {
                 row.set_item("short", counts.short)?;
                 row.set_item("removed_exact", counts.removed_exact)?;
                 row.set_item("removed_fuzzy", counts.removed_fuzzy)?;
+                row.set_item("removed_before", counts.left_out)?;
                 Ok(row)
             })
             .collect::<PyResult<_>>()?;
@@ -303,7 +308,7 @@ impl DedupSession {
                 examples(decisions, &documents, count)
                     .into_iter()
                     .map(|removed| {
-                        let Decision { twin, similarity, reason } = decisions[removed as usize];
+                        let Decision { twin, similarity, reason, .. } = decisions[removed as usize];
                         (removed, twin, id(removed), id(twin), similarity, name(reason))
                     })
                     .collect()
@@ -319,6 +324,7 @@ fn name(reason: Reason) -> &'static str {
         Reason::Kept => "",
         Reason::Exact => "exact",
         Reason::Fuzzy => "fuzzy",
+        Reason::LeftOut => "before",
     }
 }
 

@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -151,6 +152,32 @@ def test_priority_and_exemption_of_sources(tmp_path: Path) -> None:
     assert kept(DedupConfig()) == ["crawl-00000"]
     assert kept(DedupConfig(priority=("books",))) == ["books-00000"]
     assert kept(DedupConfig(exempt=("books",))) == ["books-00000", "books-00001"]
+
+
+def test_exempt_near_duplicates_stay_as_one_cluster(tmp_path: Path) -> None:
+    words = [f"w{i}" for i in range(60)]
+    # Each is near the next one only: the first and the last are not similar themselves.
+    chain = [" ".join(words[4 * i : 4 * i + 40]) for i in range(6)]
+    inputs = [
+        write(tmp_path / "books.parquet", [*chain, chain[5].upper(), "nothing alike"], "books"),
+        write(tmp_path / "crawl.parquet", [chain[2] + " w", "".join(words)], "crawl"),
+    ]
+    config = DedupConfig(threshold=0.6, exempt=("books",))
+    outputs = {}
+    for threads in (1, 4):
+        out = dedup_into(inputs, tmp_path / f"{threads}", replace(config, threads=threads))
+        outputs[threads] = [path.read_bytes() for path in sorted(out.iterdir())]
+    assert outputs[1] == outputs[4]
+    rows = read(tmp_path / "1")
+    books = [rows[f"books-{i:05d}"] for i in range(8)]
+    assert all(row["keep"] and row["representative"] is None for row in books)
+    assert {row["cluster"] for row in books[:7]} == {"books-00000"}
+    assert books[7]["cluster"] == "books-00007"
+    assert (rows["crawl-00000"]["representative"], rows["crawl-00000"]["cluster"]) == (
+        "books-00002",
+        "books-00000",
+    )
+    assert read_manifest(tmp_path / "1").summary["cluster_sizes"] == [[8, 1]]
 
 
 def test_a_finished_run_is_reused_and_another_is_not_overwritten(tmp_path: Path) -> None:

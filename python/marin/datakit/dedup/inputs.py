@@ -17,6 +17,7 @@ from marin.engine import Manifest, read_manifest
 from marin.errors import MarinError
 
 INDEX_PREFIX = "index "
+REMOVED = "removed before"
 """Names among the inputs of a manifest that are not files of documents."""
 
 _FINGERPRINT_DIGITS = 12
@@ -150,7 +151,9 @@ def read_sidecars(
       MarinError: it was made from other files.
     """
     manifest = read_manifest(sidecars)
-    made_from = {n: f for n, f in manifest.inputs.items() if not n.startswith(INDEX_PREFIX)}
+    made_from = {
+        n: f for n, f in manifest.inputs.items() if not n.startswith((INDEX_PREFIX, REMOVED))
+    }
     if {file.name: file.fingerprint for file in files} != made_from:
         raise MarinError(f"{sidecars}: made from other inputs than {', '.join(map(str, inputs))}")
     return manifest

@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 
 from marin._native import DedupSession
 from marin.datakit.dedup.config import DedupConfig, expected_misses, hit_rate
+from marin.datakit.dedup.earlier import Earlier, read_earlier
 from marin.datakit.dedup.examples import Pair, read_examples
 from marin.datakit.dedup.inputs import (
     INDEX_PREFIX,
+    REMOVED,
     DocumentFile,
     RowGroup,
     document_columns,
@@ -72,6 +74,7 @@ def dedup(
     config: DedupConfig | None = None,
     *,
     against: Sequence[Path] = (),
+    removed: Path | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Path:
@@ -79,29 +82,36 @@ def dedup(
 
     `inputs` are document directories or Parquet files, or URLs of such, with the columns `id`,
     `text` and, if there is one, `source`. They are never touched. Documents of the indexes
-    `against` (see `save_index`)
-    count as kept, before all others. Documents are signed by threads of this process, or by tasks
-    of `engine`, one for each file. The directory returned has for each input file a
+    `against` (see `save_index`) count as kept, before all others. What the sidecars `removed` (of
+    `decontaminate`, say) do not keep takes no part: it is kept neither here nor in place of
+    another, and its row says what it said there. Documents are signed by threads of this process,
+    or by tasks of `engine`, one for each file. The directory returned has for each input file a
     sidecar of the same name and row order:
 
     - `id`; `keep`; `reason`: "", "exact" (the normalized texts are equal) or "fuzzy";
     - `representative`: the kept document that a removed one matches itself, else null;
       `similarity` to it, else null;
-    - `cluster`: the id of the kept document of the cluster, which is its own for a kept one.
+    - `cluster`: the id of the best kept document of the cluster. For a kept one that is its own,
+      unless it is exempt and has a near duplicate.
 
-    The summary in the manifest has `documents`, `kept`, `removed_exact`, `removed_fuzzy`, `empty`,
-    `by_source`, `similarity_histogram` ([lower edge, count]), `cluster_sizes` ([size, count]),
-    `examples`, the `hit_rates` of the banding and its `expected_misses`. The same
-    inputs and parameters give the same bytes, whatever the number of threads, the memory, the
-    engine and the order of `inputs`.
+    The summary in the manifest has `documents`, `kept`, `removed_exact`, `removed_fuzzy` (and so on
+    for reasons in `removed`), `empty`, `by_source`, `similarity_histogram` ([lower edge, count]),
+    `cluster_sizes` ([size, count]), `examples`, the `hit_rates` of the banding and its
+    `expected_misses`. The same inputs and parameters give the same bytes, whatever the number of
+    threads, the memory, the engine and the order of `inputs`.
 
     Raises:
-      MarinError: an input cannot be read, lacks a column or ids, or has an id twice.
+      MarinError: an input cannot be read, lacks a column or ids, or has an id twice; or `removed`
+        is of other inputs.
     """
     config, progress = config or DedupConfig(), progress or Silent()
     files = find_files(inputs, make_ids=config.make_ids)
-    stage = stage_directory(root, STAGE, config.parameters(), _names(files, against))
-    return _run(files, stage, config, against, engine, progress)
+    earlier = read_earlier(removed, files)
+    names = _names(files, against)
+    if earlier.rows:
+        names[REMOVED] = earlier.fingerprint
+    stage = stage_directory(root, STAGE, config.parameters(), names)
+    return _run(files, stage, config, against, earlier, engine, progress)
 
 
 def dedup_into(
@@ -136,7 +146,7 @@ def dedup_into(
         makes=[file.name for file in files]
         + [f"{SIGNATURES}/{name}" for name in signature_names(files)],
     )
-    return _run(files, stage, config, against, engine, progress)
+    return _run(files, stage, config, against, read_earlier(None, files), engine, progress)
 
 
 def _check_sources(files: Sequence[DocumentFile], config: DedupConfig) -> None:
@@ -180,6 +190,7 @@ def _run(
     opened: AbstractContextManager[StageDir],
     config: DedupConfig,
     against: Sequence[Path],
+    earlier: Earlier,
     engine: Engine | None,
     progress: Progress,
 ) -> Path:
@@ -190,9 +201,11 @@ def _run(
             for index in sorted(against, key=lambda index: read_manifest(index).fingerprint):
                 anchors += open_index(index, config, first + sum(len(a.rows) for a in anchors))
             with TemporaryDirectory(prefix=f"{PARTIAL_PREFIX}spill-", dir=stage.path) as spill:
-                session = _decide(files, groups, anchors, config, engine, Path(spill), progress)
-                summary = _summary(session, groups, anchors, config)
-                _write(session, files, stage.path, progress)
+                session = _decide(
+                    files, groups, anchors, config, earlier.mask, engine, Path(spill), progress
+                )
+                summary = _summary(session, groups, anchors, config, earlier)
+                _write(session, files, stage.path, earlier, progress)
                 del session
             shutil.rmtree(stage.path / SIGNATURES, ignore_errors=True)
             stage.finish({file.name: file.rows for file in files}, summary)
@@ -204,6 +217,7 @@ def _decide(
     groups: Sequence[RowGroup],
     anchors: Sequence[Anchors],
     config: DedupConfig,
+    left_out: np.ndarray,
     engine: Engine | None,
     spill: Path,
     progress: Progress,
@@ -225,6 +239,7 @@ def _decide(
         first_anchor=documents,
         memory=config.memory_bytes,
         directory=spill,
+        left_out=left_out,
     )
     threads = config.thread_count
     add_anchors(session, anchors)
@@ -339,6 +354,7 @@ def _summary(
     groups: Sequence[RowGroup],
     anchors: Sequence[Anchors],
     config: DedupConfig,
+    earlier: Earlier,
 ) -> dict[str, Any]:
     summary = session.summary()
     by_source = summary["by_source"]
@@ -346,6 +362,7 @@ def _summary(
         name: sum(row[name] for row in by_source)
         for name in ("documents", "empty", "short", "removed_exact", "removed_fuzzy")
     }
+    totals |= {f"removed_{reason}": count for reason, count in earlier.reasons().items()}
     bands, rows = config.bands
     pairs = [Pair(*pair) for pair in session.examples(EXAMPLES)]
     near = [round(config.threshold + step / 100, 2) for step in range(-30, 31, 5)]
@@ -357,7 +374,8 @@ def _summary(
             for edge, count in summary["similarity_histogram"]
             if edge + 0.02 >= config.threshold
         ],
-        "kept": totals["documents"] - totals["removed_exact"] - totals["removed_fuzzy"],
+        "kept": totals["documents"]
+        - sum(count for name, count in totals.items() if name.startswith("removed_")),
         "examples": read_examples(pairs, groups, anchors, config.thread_count),
         "expected_misses": round(expected_misses(config.threshold, bands, rows), 6),
         "hit_rates": [[s, round(hit_rate(s, bands, rows), 6)] for s in near if 0 < s <= 1],
@@ -365,7 +383,11 @@ def _summary(
 
 
 def _write(
-    session: DedupSession, files: Sequence[DocumentFile], directory: Path, progress: Progress
+    session: DedupSession,
+    files: Sequence[DocumentFile],
+    directory: Path,
+    earlier: Earlier,
+    progress: Progress,
 ) -> None:
     with progress.task("Write sidecars", total=len(files)) as task:
         for file in files:
@@ -378,5 +400,6 @@ def _write(
                 for start in range(0, file.rows, _WRITE_ROWS):
                     count = min(_WRITE_ROWS, file.rows - start)
                     columns = [pa.array(c) for c in session.rows(file.first + start, count)]
-                    writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
+                    rows = pa.record_batch(columns, schema=SCHEMA)
+                    writer.write_batch(earlier.fill(file, start, rows))
             task.advance(1)

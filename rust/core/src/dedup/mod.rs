@@ -4,7 +4,7 @@
 //! a MinHash sketch ([`sketch`]), of which only the band keys are kept ([`banding`], [`spill`]).
 //! Documents that share a band key are candidates ([`candidates`]); whether one is removed is
 //! decided on the exact sets of their shingles ([`verify`], [`store`]) against kept documents alone
-//! ([`survivors`]). [`session`] holds the state of a run.
+//! ([`survivors`]); documents that are never removed are only put together ([`families`]). [`session`] holds the state of a run.
 //!
 //! Nothing depends on the number of threads or on the order in which batches arrive.
 
@@ -12,6 +12,7 @@ pub mod banding;
 pub mod block;
 pub mod candidates;
 pub mod exact;
+pub mod families;
 pub mod ids;
 pub mod kperm;
 pub mod session;

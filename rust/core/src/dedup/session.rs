@@ -14,6 +14,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::banding::Banding;
 use super::candidates::{self, Buckets};
 use super::exact::best_of_class;
+use super::families::families;
 use super::ids::Ids;
 use super::sketch::Sketcher;
 use super::spill::{Record, Spill};
@@ -48,10 +49,18 @@ pub struct Settings {
     /// Documents from this number on are kept whatever they are, and come before all others: those
     /// of earlier runs.
     pub first_anchor: u32,
+    /// By document: whether it takes no part, since it is removed already. May end early.
+    pub left_out: Vec<bool>,
     /// Bytes that band keys, shingle sets and raw hashes may take in memory together.
     pub memory: usize,
     /// Where files go that do not fit in memory; an existing directory.
     pub directory: PathBuf,
+}
+
+impl Settings {
+    fn takes_part(&self, document: u32) -> bool {
+        !self.left_out.get(document as usize).is_some_and(|&left_out| left_out)
+    }
 }
 
 /// What [`Signer::sign`] finds in one text, all that candidates are made from.
@@ -104,13 +113,17 @@ pub enum Reason {
     Kept,
     Exact,
     Fuzzy,
+    LeftOut,
 }
 
-/// The decision over one document. `twin` is the document itself if it is kept.
+/// The decision over one document. `twin` is the kept document that a removed one matches, else the
+/// document itself; `cluster` the best document of its cluster, which is another one for a kept
+/// document only if that is exempt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
     pub reason: Reason,
     pub twin: u32,
+    pub cluster: u32,
     pub similarity: f32,
 }
 
@@ -202,7 +215,8 @@ impl Session {
         let mut table = self.table.lock().expect("no thread panics while it holds the table");
         for (at, (&(_, source), signature)) in (first as usize..).zip(batch.iter().zip(signatures))
         {
-            table.set(at, Ok(signature.summary), source);
+            let part = self.settings.takes_part(at as u32);
+            table.set(at, Ok(if part { signature.summary } else { Summary::EMPTY }), source);
         }
         table.ids.add(first, batch.iter().map(|&(id, _)| id));
         table.added += batch.len();
@@ -211,7 +225,7 @@ impl Session {
 
     fn push_keys<'a>(&self, first: u32, keys: impl Iterator<Item = &'a [u64]>) -> Result<()> {
         let mut records: Vec<Vec<Record>> = vec![Vec::new(); self.settings.banding.bands];
-        for (document, keys) in (first..).zip(keys) {
+        for (document, keys) in (first..).zip(keys).filter(|&(d, _)| self.settings.takes_part(d)) {
             for (records, &key) in records.iter_mut().zip(keys) {
                 records.push(Record { key, document });
             }
@@ -227,6 +241,9 @@ impl Session {
         let signed: Vec<std::result::Result<Signature, u32>> = (first..)
             .zip(batch)
             .map(|(number, document)| {
+                if !self.settings.takes_part(number) {
+                    return Ok(Signature { summary: Summary::EMPTY, keys: Vec::new() });
+                }
                 let text = document.text.unwrap_or_default();
                 match self.seen_before(text, number) {
                     Some(same) => Err(same),
@@ -348,23 +365,45 @@ impl Session {
         };
         let (removals, work) = choose(&plan.buckets, &plan.weights, &rules)?;
         self.work = work;
+        let related = !self.settings.exempt.is_empty();
+        let heads = if related {
+            let looks = |rank: u32| plan.order[rank as usize] < self.settings.first_anchor;
+            families(&plan.buckets, &rules, looks)?
+        } else {
+            HashMap::new()
+        };
+        let cluster_of = |rank: u32| plan.order[heads.get(&rank).copied().unwrap_or(rank) as usize];
         self.decisions = (0..self.documents as u32)
             .into_par_iter()
             .map(|document| {
                 let best = plan.best[document as usize];
-                let kept = Decision { reason: Reason::Kept, twin: document, similarity: 1.0 };
-                if is_exempt(document) {
-                    return kept;
-                }
                 let best_rank = plan.rank[best as usize];
+                let kept = Decision {
+                    reason: Reason::Kept,
+                    twin: document,
+                    cluster: document,
+                    similarity: 1.0,
+                };
+                if !self.settings.takes_part(document) {
+                    return Decision { reason: Reason::LeftOut, ..kept };
+                }
+                if is_exempt(document) {
+                    return Decision { cluster: cluster_of(best_rank), ..kept };
+                }
                 match removals.binary_search_by_key(&best_rank, |removal| removal.removed) {
                     Ok(at) => Decision {
                         reason: Reason::Fuzzy,
                         twin: plan.order[removals[at].kept as usize],
+                        cluster: cluster_of(removals[at].kept),
                         similarity: removals[at].similarity as f32,
                     },
                     Err(_) if best == document => kept,
-                    Err(_) => Decision { reason: Reason::Exact, twin: best, similarity: 1.0 },
+                    Err(_) => Decision {
+                        reason: Reason::Exact,
+                        twin: best,
+                        cluster: cluster_of(best_rank),
+                        similarity: 1.0,
+                    },
                 }
             })
             .collect();

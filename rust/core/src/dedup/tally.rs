@@ -16,6 +16,7 @@ pub struct SourceTally {
     pub short: u64,
     pub removed_exact: u64,
     pub removed_fuzzy: u64,
+    pub left_out: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,16 +31,21 @@ pub struct Tally {
 pub fn tally(decisions: &[Decision], documents: &Documents<'_>) -> Tally {
     let mut by_source: BTreeMap<&str, SourceTally> = BTreeMap::new();
     let mut histogram = [0; HISTOGRAM_BINS];
-    let clusters = decisions.iter().map(|decision| decision.twin as usize + 1).max().unwrap_or(0);
+    let clusters =
+        decisions.iter().map(|decision| decision.cluster as usize + 1).max().unwrap_or(0);
     let mut sizes = vec![0u64; clusters];
     for (number, decision) in (0u32..).zip(decisions) {
         let counts = by_source.entry(documents.source(number)).or_default();
         counts.documents += 1;
+        if decision.reason == Reason::LeftOut {
+            counts.left_out += 1;
+            continue;
+        }
         counts.empty += u64::from(documents.kind(number) == Kind::Empty);
         counts.short += u64::from(documents.kind(number) == Kind::Short);
-        sizes[decision.twin as usize] += 1;
+        sizes[decision.cluster as usize] += 1;
         match decision.reason {
-            Reason::Kept => {}
+            Reason::Kept | Reason::LeftOut => {}
             Reason::Exact => counts.removed_exact += 1,
             Reason::Fuzzy => {
                 counts.removed_fuzzy += 1;

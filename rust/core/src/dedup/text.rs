@@ -75,6 +75,11 @@ pub struct Summary {
     pub length: u32,
 }
 
+impl Summary {
+    /// Of a text that is not looked at.
+    pub const EMPTY: Self = Self { kind: Kind::Empty, exact: 0, length: 0 };
+}
+
 #[derive(Clone, Copy)]
 struct ExactState {
     low: u64,
