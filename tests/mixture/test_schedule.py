@@ -120,8 +120,16 @@ def test_a_new_mixture_from_a_step_on_keeps_the_history() -> None:
     np.testing.assert_array_equal(again.order.rows(0, 4000).cell, second.order.rows(0, 4000).cell)
     with pytest.raises(MarinError, match="a horizon of 1000 tokens at step 60, where"):
         first.revised(60, horizon=1000)
-    with pytest.raises(MarinError, match=r"steps \[0, 60, 50\], expected increasing"):
-        second.revised(50)
+
+
+@pytest.mark.parametrize("step", [0, 50, 60])
+def test_a_revision_replaces_those_of_its_step_and_later(small: Schedule, step: int) -> None:
+    other = tilted("other", dict(small_spec().available_tokens), [("only", 1, 0.5)])
+    twice = small.revised(60, specification=other).revised(step, horizon=3_000_000)
+    assert [revision.step for revision in twice.revisions] == sorted({0, step})
+    mixture = other if step == 60 else small_spec()
+    assert twice == small.revised(step, specification=mixture, horizon=3_000_000)
+    assert twice.revised(step, specification=other).horizon == 3_000_000
 
 
 def test_a_small_run_repeats_as_the_big_one_would() -> None:

@@ -13,7 +13,7 @@ from support.training import tiny_model
 
 from marin.engine import write_manifest
 from marin.errors import MarinError
-from marin.mixture import Schedule, constant_batches, tilted
+from marin.mixture import Schedule, Specification, constant_batches, tilted
 from marin.packing import pack, plan
 from marin.train.checkpoint import Checkpoints
 from marin.train.config import MeshShape, TrainConfig
@@ -87,6 +87,34 @@ def planned_quotas(source: Source) -> dict[str, int]:
     return dict(zip(schedule.cells, counts.tolist(), strict=True))
 
 
+def assert_read_as_planned(path: Path, old: Source, step: int) -> None:
+    """Row ids are consecutive, cells meet the plan's quotas, nothing before `step` has changed."""
+    source, curriculum = opened(path)
+    batches = [source.read(step) for step in range(curriculum.steps)]
+    rows = Schedule.from_json(source.schedule).rows
+    assert [row for batch in batches for row in batch.row_ids.tolist()] == list(range(rows))
+    assert quotas(source, curriculum) == planned_quotas(source)
+    for before in range(step):
+        np.testing.assert_array_equal(batches[before].tokens, old.read(before).tokens)
+
+
+def go_back(path: Path, *, to: int) -> None:
+    """What `resume --at` does before it trains."""
+    checkpoints = Checkpoints(RunDirectory(path).checkpoints, keep=5)
+    checkpoints.sweep(after=to)
+    checkpoints.close()
+
+
+def only(source: Source, cell: str) -> Specification:
+    """The mixture of a run with one cell alone."""
+    specification = Schedule.from_json(source.schedule).revisions[-1].specification
+    phases = tuple(
+        replace(phase, weights={name: float(name == cell) for name in phase.weights})
+        for phase in specification.phases
+    )
+    return replace(specification, phases=phases, epoch_cap=100.0)
+
+
 def files(directory: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(directory)): path.read_bytes()
@@ -147,18 +175,65 @@ def test_a_branch_leaves_its_parent_untouched_and_decays_to_the_floor(run: Path)
 
 def test_another_mixture_holds_from_the_newest_checkpoint_on(run: Path) -> None:
     old_source, old = opened(run)
-    specification = Schedule.from_json(old_source.schedule).revisions[-1].specification
-    phases = tuple(
-        replace(phase, weights={cell: float(cell == "c00q0") for cell in phase.weights})
-        for phase in specification.phases
-    )
-    remix(run, specification=replace(specification, phases=phases, epoch_cap=100.0))
+    remix(run, specification=only(old_source, "c00q0"))
     source, new = opened(run)
     assert new.steps == old.steps
     for step in range(20):
         np.testing.assert_array_equal(source.read(step).cells, old_source.read(step).cells)
     later = np.concatenate([source.read(step).cells for step in range(20, new.steps)])
     assert {source.cells[cell] for cell in later} == {"c00q0"}
+
+
+def test_the_last_of_two_changes_at_one_checkpoint_holds(run: Path) -> None:
+    old, _ = opened(run)
+    shorten(run, to=36 * TOKENS)
+    assert shorten(run, to=32 * TOKENS).steps == 32
+    assert_read_as_planned(run, old, 20)
+    remix(run, specification=only(old, "c01q0"))
+    source, curriculum = opened(run)
+    assert [leg.step for leg in source.legs] == [0, 20]
+    assert curriculum.steps == 32
+    assert_read_as_planned(run, old, 20)
+    assert {source.cells[c] for c in source.read(20).cells} == {"c01q0"}
+
+
+@pytest.mark.parametrize("at", [10, 20])
+def test_a_branch_at_or_before_a_change_goes_on_from_what_held_there(run: Path, at: int) -> None:
+    old, _ = opened(run)
+    mixture = only(old, "c00q0")
+    remix(run, specification=mixture)
+    changed = branch(run, at=at, cooldown=6)
+    assert changed.steps == at + 6
+    assert_read_as_planned(changed.run, old, at)
+    source, _ = opened(changed.run)
+    assert [leg.step for leg in source.legs] == [0, at]
+    own = Schedule.from_json(source.schedule).revisions[-1].specification
+    assert (own == mixture) == (at == 20)
+
+
+def test_a_run_that_went_back_before_its_change_can_be_changed_there(run: Path) -> None:
+    old, _ = opened(run)
+    shorten(run, to=36 * TOKENS)
+    go_back(run, to=10)
+    assert_read_as_planned(run, old, 20)  # the change still lies ahead
+    changed = shorten(run, to=32 * TOKENS)
+    assert (changed.step, changed.steps) == (10, 32)
+    source, _ = opened(run)
+    assert [leg.step for leg in source.legs] == [0, 10]
+    assert_read_as_planned(run, old, 10)
+
+
+def test_a_run_without_a_checkpoint_is_changed_from_its_first_step_on(run: Path) -> None:
+    old, _ = opened(run)
+    go_back(run, to=0)
+    for to in (36, 32):
+        assert shorten(run, to=to * TOKENS).steps == to
+        assert_read_as_planned(run, old, 0)
+    changed = remix(run, specification=only(old, "c01q1"))
+    source, _ = opened(run)
+    assert (changed.step, changed.steps) == (0, 32)
+    assert [leg.step for leg in source.legs] == [0]
+    assert set(source.read(0).cells.tolist()) == {source.cells.index("c01q1")}
 
 
 def test_a_damaged_newest_checkpoint_is_refused_and_the_one_before_offered(run: Path) -> None:

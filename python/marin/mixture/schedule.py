@@ -87,20 +87,23 @@ class Schedule:
         specification: Specification | None = None,
         stages: Sequence[Stage] | None = None,
     ) -> "Schedule":
-        """The same run up to `step`, and from there on with what is given instead.
+        """The same run up to `step`, and from there on with what is given instead; the rest stays
+        as it is at `step`. Revisions of later steps, and one of `step` itself, are replaced.
 
         Raises:
-          MarinError: `step` lies before an earlier revision or past the end, or the new horizon is
-            shorter than what was consumed.
+          MarinError: `step` lies past the end, or the new horizon is shorter than what was
+            consumed.
         """
-        last = self.revisions[-1]
+        begun = sum(revision.step <= step for revision in self.revisions)
+        now = self.revisions[max(begun - 1, 0)]
         revision = Revision(
             step=step,
-            specification=specification or last.specification,
-            horizon=last.horizon if horizon is None else horizon,
-            stages=tuple(stages) if stages is not None else last.stages,
+            specification=specification or now.specification,
+            horizon=now.horizon if horizon is None else horizon,
+            stages=tuple(stages) if stages is not None else now.stages,
         )
-        return replace(self, revisions=(*self.revisions, revision))
+        earlier = (revision for revision in self.revisions if revision.step < step)
+        return replace(self, revisions=(*earlier, revision))
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:

@@ -2,7 +2,8 @@
 
 Each makes a revised schedule, in which everything before the step stays as it was, plans and packs
 it, and adds a leg to the run: steps before the change are read from the old shards, later ones from
-the new. The learning rate goes in a line from where it is to 5 % of its peak at the new end.
+the new. A change made before at that step or a later one is replaced. The learning rate goes in a
+line from where it is to 5 % of its peak at the new end.
 """
 
 import shutil
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from marin.engine import Progress, Silent, check_output_root, make_folder, read_manifest
+from marin.engine import Progress, Silent, check_output_root, make_folder
 from marin.errors import MarinError
 from marin.mixture import Schedule, Specification, Stage
 from marin.packing import pack, plan
@@ -18,7 +19,7 @@ from marin.train.checkpoint import checkpoint_directory, complete_steps, read_st
 from marin.train.curriculum import Curriculum
 from marin.train.edge import write_config
 from marin.train.run_directory import RunDirectory
-from marin.train.source import Source, first_leg, open_source
+from marin.train.source import Leg, Source, first_leg, open_source
 
 MAX_SHORTENING = 0.25  # share of the token budget that pays for hardware trouble without --force
 
@@ -66,7 +67,8 @@ def shorten(
 
 
 def remix(path: Path, *, specification: Specification, progress: Progress | None = None) -> Revised:
-    """Trains with another mixture from the newest checkpoint of the run in `path` on.
+    """Trains with another mixture from the newest checkpoint of the run in `path` on, to the same
+    end.
 
     Raises:
       MarinError: the run is being trained or complete, or the mixture does not fit its store.
@@ -77,7 +79,8 @@ def remix(path: Path, *, specification: Specification, progress: Progress | None
         source = open_source(directory.legs(config))
         curriculum = directory.curriculum(config, source)
         step = _newest(directory, curriculum)
-        schedule = Schedule.from_json(source.schedule).revised(step, specification=specification)
+        planned = Schedule.from_json(source.schedule)
+        schedule = planned.revised(step, specification=specification, horizon=planned.horizon)
         return _revise(directory, source, curriculum, step, schedule, progress)
 
 
@@ -117,7 +120,7 @@ def branch(
     schedule = Schedule.from_json(source.schedule)
     stages = _stages_of_branch(schedule, at, horizon, seq_len or segment.seq_len)
     revised = schedule.revised(at, horizon=horizon, stages=stages)
-    shards = _packed(source, revised, progress)
+    legs = _legs(source, at, revised, progress)
     partial = target.with_name(f".partial-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
     make_folder(partial)
@@ -128,7 +131,7 @@ def branch(
     with parent.metrics.open("rb") as history:
         child.metrics.write_bytes(history.read(saved["metrics_bytes"]))
     write_config(replace(config, run=target, stop_at=None), partial)
-    result = _write_leg(child, source, curriculum, at, shards)
+    result = _write_plan(child, curriculum, at, legs)
     partial.rename(target)
     return replace(result, run=target)
 
@@ -141,29 +144,32 @@ def _revise(
     schedule: Schedule,
     progress: Progress | None,
 ) -> Revised:
-    shards = _packed(source, schedule, progress)
-    return _write_leg(directory, source, curriculum, step, shards)
+    legs = _legs(source, step, schedule, progress)
+    return _write_plan(directory, curriculum, step, legs)
 
 
-def _packed(source: Source, schedule: Schedule, progress: Progress | None) -> Path:
-    """Plans and packs a revised schedule beside the shards of the run's newest leg, of which it
-    keeps the rows before the change; the documents that those did not use follow."""
-    old = source.legs[-1].shards
-    store = Path(read_manifest(old).summary["store"])
+def _legs(
+    source: Source, step: int, schedule: Schedule, progress: Progress | None
+) -> Sequence[Leg]:
+    """Plans and packs a schedule that was revised at `step`, beside the shards of the run's newest
+    leg. The legs before `step` stay: the new plan keeps the rows of the last of them, and the
+    documents that those did not use follow."""
+    kept = [leg for leg in source.legs if leg.step < step]
+    after = kept[-1].shards if kept else None
+    root = source.legs[-1].shards.parent
     shown = progress or Silent()
-    planned = plan(store, schedule, old.parent, after=old, progress=shown)
-    return pack(planned, old.parent, progress=shown)
+    planned = plan(source.store, schedule, root, after=after, progress=shown)
+    shards = pack(planned, root, progress=shown)
+    return [*kept, replace(first_leg(shards), step=step)]
 
 
-def _write_leg(
-    directory: RunDirectory, source: Source, curriculum: Curriculum, step: int, shards: Path
+def _write_plan(
+    directory: RunDirectory, curriculum: Curriculum, step: int, legs: Sequence[Leg]
 ) -> Revised:
-    """Makes the run read from `shards` from `step` on."""
-    kept = [leg for leg in source.legs if leg.step < max(step, 1)]
-    legs = [*kept, replace(first_leg(shards), step=step)] if step else [first_leg(shards)]
-    changed = open_source(legs)
-    revised = curriculum.revised(step, changed.segments)
-    directory.write_plan(revised, changed)
+    """Makes the run read from `legs`, of which the last begins at `step`."""
+    source = open_source(legs)
+    revised = curriculum.revised(step, source.segments)
+    directory.write_plan(revised, source)
     return Revised(directory.path, step, revised.steps, revised.tokens)
 
 
