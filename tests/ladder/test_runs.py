@@ -18,6 +18,7 @@ from marin.train.metrics import read_metrics
 from marin.train.wandb_mirror import WandbMirror
 
 SIZES = (16, 32, 64, 96)
+METRIC = "eval/dropless/loss_macro"
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +35,11 @@ def settings(run: Path) -> dict[str, Any]:
 
 def test_runs_are_rungs_of_their_own_sizes_and_evaluations(runs: list[Path]) -> None:
     ladder = load(runs[:3], None)
-    assert ladder.metric == "eval/loss_macro"
+    assert ladder.metric == METRIC
     assert [rung.name for rung in ladder.rungs] == ["d16", "d32", "d64"]
     assert all(a.train_flops < b.train_flops for a, b in pairwise(ladder.rungs))
     for rung in ladder.rungs:
-        progress, values = rung.curve("eval/loss_macro")
+        progress, values = rung.curve(METRIC)
         assert (len(progress), progress[-1]) == (20, 1.0)
         assert values[-1] == pytest.approx(1 + rung.train_flops**-0.1)
         assert len(rung.curve("loss")[0]) == len(rung.metrics["loss"][0]) == STEPS
@@ -47,10 +48,10 @@ def test_runs_are_rungs_of_their_own_sizes_and_evaluations(runs: list[Path]) -> 
 
 
 def test_the_next_run_is_forecast_from_the_smaller_ones(runs: list[Path]) -> None:
-    ladder, truth = load(runs[:3], None), find_run(runs[3], "", "eval/loss_macro")
+    ladder, truth = load(runs[:3], None), find_run(runs[3], "", METRIC)
     text = f"{truth.train_flops},{truth.tokens},{truth.active_params}"
     band = forecast(ladder, find_target(ladder, text), Model()).band
-    assert band.middle[-1] == pytest.approx(truth.curve("eval/loss_macro")[1][-1], rel=0.02)
+    assert band.middle[-1] == pytest.approx(truth.curve(METRIC)[1][-1], rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_a_file_that_is_not_of_wandb_or_cut_off_is_refused(tmp_path: Path, conte
 
 def _plain(ladder: Ladder) -> list[Any]:
     """What is compared of a ladder's rungs."""
-    shown = ("loss", "eval/loss_macro", "drop_fraction")
+    shown = ("loss", METRIC, "drop_fraction")
     return [
         (rung.name, rung.train_flops, rung.tokens, rung.recipe, [rung.metrics[m] for m in shown])
         for rung in ladder.rungs

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from marin.errors import MarinError
 from marin.ladder.history import read_history
+from marin.ladder.metric import choose_metric
 
 Array = npt.NDArray[np.float64]
 Curve = tuple[tuple[float, ...], tuple[float, ...]]
@@ -108,7 +109,8 @@ def build_ladder(rungs: Sequence[Rung], metric: str | None, source: str) -> Ladd
             f"{source}: {len(evaluated)} rungs with evaluations ({found}); a fit needs at least "
             f"{MINIMUM_RUNGS}"
         )
-    chosen = _choose_metric(evaluated, metric, source)
+    logged = {rung.name: rung.metrics for rung in evaluated}
+    chosen = choose_metric(logged, metric, source)
     _check_recipes(ordered, source)
     sizes = {rung.train_flops for rung in evaluated}
     if len(sizes) < MINIMUM_RUNGS:
@@ -117,31 +119,6 @@ def build_ladder(rungs: Sequence[Rung], metric: str | None, source: str) -> Ladd
             f"needs at least {MINIMUM_RUNGS}"
         )
     return Ladder(ordered, chosen, source)
-
-
-def _choose_metric(evaluated: Sequence[Rung], metric: str | None, source: str) -> str:
-    common = set.intersection(*(set(rung.metrics) for rung in evaluated))
-    if metric is None:
-        if not common:
-            listed = "; ".join(f"{rung.name}: {', '.join(rung.metrics)}" for rung in evaluated)
-            raise MarinError(f"{source}: no metric is in every rung ({listed})")
-        # What an evaluation calls a loss says most about a run; then the training loss.
-        return min(common, key=lambda name: (_rank(name), name))
-    missing = [rung.name for rung in evaluated if metric not in rung.metrics]
-    if missing:
-        have = ", ".join(sorted(common)) or "none"
-        raise MarinError(
-            f"{source}: metric {metric} is missing in {', '.join(missing)}; metrics of all rungs: "
-            f"{have}"
-        )
-    return metric
-
-
-def _rank(metric: str) -> int:
-    if metric == "loss":
-        return 1
-    evaluated = any(word in metric for word in ("eval", "valid", "paloma", "held"))
-    return 0 if evaluated and "loss" in metric else 2 + ("loss" not in metric)
 
 
 def _check_recipes(rungs: Sequence[Rung], source: str) -> None:
