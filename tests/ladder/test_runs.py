@@ -1,6 +1,7 @@
 """Ladders of run directories, and of what W&B keeps of the same runs."""
 
 import json
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from marin.ladder.forecast import find_target
 from marin.ladder.sources import find_run, load
 from marin.ladder.wandb_files import is_wandb, read_wandb
 from marin.train.edge import load_config
-from marin.train.metrics import read_metrics
+from marin.train.metrics import MetricsLog, read_metrics
 from marin.train.wandb_mirror import WandbMirror
 
 SIZES = (16, 32, 64, 96)
@@ -96,6 +97,33 @@ def test_a_run_in_progress_is_used_to_its_end_and_extrapolated(
     result = forecast(ladder, find_target(ladder, "1e14"), Model())
     assert list(result.extended) == ["d96"]
     assert result.extended["d96"].progress[0] == pytest.approx(0.55)
+
+
+def _with(run: Path, to: Path, step: int, **values: float) -> Path:
+    """A copy of a run with other values in one record."""
+    shutil.copytree(run, to)
+    records = read_metrics(to / "metrics.jsonl")
+    records[step] |= values
+    log = MetricsLog(to / "metrics.jsonl")
+    for record in records:
+        log.write(record)
+    log.close()
+    return to
+
+
+def test_a_number_that_is_not_finite_leaves_out_its_own_point_alone(
+    runs: list[Path], tmp_path: Path
+) -> None:
+    bad = _with(runs[2], tmp_path / "d64", 6, grad_norm=float("nan"), loss=float("inf"))
+    ladder = load([*runs[:2], bad], None)
+    assert ladder.rungs[2].metrics[METRIC] == load(runs[:3], None).rungs[2].metrics[METRIC]
+    for name in ("grad_norm", "loss"):
+        assert len(ladder.rungs[2].metrics[name][0]) == STEPS - 1
+    assert find_run(bad, "", METRIC) == ladder.rungs[2]
+    with pytest.raises(MarinError, match="rung d64, loss: the value at step 6 is inf; drop that"):
+        load([*runs[:2], bad], "loss")
+    with pytest.raises(MarinError, match="rung d64, loss: the value at step 6 is inf; drop that"):
+        find_run(bad, "", "loss")
 
 
 def test_a_folder_that_is_no_run_is_named(runs: list[Path], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ without evaluations is one to forecast. Figures are parameters, tokens and FLOPs
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,21 @@ class Rung:
         curve = [list(pair) for pair in zip(*self.metrics[metric], strict=True)]
         return {"name": self.name, **sizes, **self.recipe, metric: curve}
 
+    def comparable(self, metric: str, source: str) -> "Rung":
+        """The rung with what is finite of its metrics.
+
+        Raises:
+          MarinError: a value of `metric`, which is to be compared, is not.
+        """
+        for step, value in zip(*self.metrics[metric], strict=True):
+            if not np.isfinite(value):
+                raise MarinError(
+                    f"{source}, rung {self.name}, {metric}: the value at step {step:g} is {value}; "
+                    "drop that evaluation or compare another --metric"
+                )
+        finite = {name: _finite(curve) for name, curve in self.metrics.items()}
+        return replace(self, metrics={name: curve for name, curve in finite.items() if curve[0]})
+
     def curve(self, metric: str) -> tuple[Array, Array]:
         """Progress in (0, 1] and values, each [n]; dense curves are averaged over 5 % windows."""
         steps, values = (np.asarray(column, np.float64) for column in self.metrics[metric])
@@ -92,8 +107,8 @@ def build_ladder(rungs: Sequence[Rung], metric: str | None, source: str) -> Ladd
     """Checks that the rungs can be compared and picks the metric.
 
     Raises:
-      MarinError: fewer than three rungs have evaluations, they do not share the metric, or their
-        recipes differ.
+      MarinError: fewer than three rungs have evaluations, they do not share the metric, a value of
+        it is not finite, or their recipes differ.
     """
     ordered = tuple(sorted(rungs, key=lambda rung: (rung.train_flops, rung.name)))
     names = [rung.name for rung in ordered]
@@ -118,7 +133,11 @@ def build_ladder(rungs: Sequence[Rung], metric: str | None, source: str) -> Ladd
             f"{source}: only {len(sizes)} different computes among {len(evaluated)} rungs; a fit "
             f"needs at least {MINIMUM_RUNGS}"
         )
-    return Ladder(ordered, chosen, source)
+    return Ladder(
+        tuple(rung.comparable(chosen, source) if rung.metrics else rung for rung in ordered),
+        chosen,
+        source,
+    )
 
 
 def _check_recipes(rungs: Sequence[Rung], source: str) -> None:
@@ -201,23 +220,24 @@ def rung_from(entry: Mapping[str, Any], path: Path) -> Rung:
 def checked_curve(
     steps: Sequence[float], values: Sequence[float], where: str, total: int | None
 ) -> Curve:
-    """A curve whose steps rise strictly and whose values are finite.
+    """A curve whose steps rise strictly.
 
     Raises:
       MarinError: they do not, or a step lies beyond the run's `total` steps.
     """
-    for index, (step, value) in enumerate(zip(steps, values, strict=True)):
+    for index, step in enumerate(steps):
         if index and step <= steps[index - 1]:
             raise MarinError(
                 f"{where}: step {step:g} follows step {steps[index - 1]:g}; steps must rise"
             )
-        if not np.isfinite(value):
-            raise MarinError(
-                f"{where}: the value at step {step:g} is {value}; drop that evaluation"
-            )
         if step < 0 or (total is not None and step > total):
             raise MarinError(f"{where}: step {step:g} lies outside the run's {total} steps")
     return tuple(steps), tuple(values)
+
+
+def _finite(curve: Curve) -> Curve:
+    kept = [(step, value) for step, value in zip(*curve, strict=True) if np.isfinite(value)]
+    return tuple(step for step, _ in kept), tuple(value for _, value in kept)
 
 
 def _is_curve(value: object) -> bool:

@@ -7,8 +7,8 @@ from marin.errors import MarinError
 # What is compared unless asked, first to last: the mean over domains says more than the mean over
 # tokens, and without drops more than with the transport that trained.
 PREFERRED = (
-    "eval/dropless/loss_macro", "dropless_paloma_macro_loss", "eval/loss_macro", "paloma_macro_loss",
-    "eval/dropless/loss_micro", "eval/loss_micro",
+    "eval/dropless/loss_macro", "dropless_paloma_macro_loss", "eval/loss_macro",
+    "paloma_macro_loss", "eval/dropless/loss_micro", "eval/loss_micro",
 )  # fmt: skip
 _TRAINING = "loss"
 _HELD_OUT = ("eval", "valid", "paloma", "held")
