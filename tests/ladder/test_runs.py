@@ -1,6 +1,7 @@
 """Ladders of run directories, and of what W&B keeps of the same runs."""
 
 import json
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from marin.ladder.forecast import find_target
 from marin.ladder.sources import find_run, load
 from marin.ladder.wandb_files import is_wandb, read_wandb
 from marin.train.edge import load_config
-from marin.train.metrics import read_metrics
+from marin.train.metrics import MetricsLog, read_metrics
 from marin.train.wandb_mirror import WandbMirror
 
 SIZES = (16, 32, 64, 96)
+METRIC = "eval/dropless/loss_macro"
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +36,11 @@ def settings(run: Path) -> dict[str, Any]:
 
 def test_runs_are_rungs_of_their_own_sizes_and_evaluations(runs: list[Path]) -> None:
     ladder = load(runs[:3], None)
-    assert ladder.metric == "eval/loss_macro"
+    assert ladder.metric == METRIC
     assert [rung.name for rung in ladder.rungs] == ["d16", "d32", "d64"]
     assert all(a.train_flops < b.train_flops for a, b in pairwise(ladder.rungs))
     for rung in ladder.rungs:
-        progress, values = rung.curve("eval/loss_macro")
+        progress, values = rung.curve(METRIC)
         assert (len(progress), progress[-1]) == (20, 1.0)
         assert values[-1] == pytest.approx(1 + rung.train_flops**-0.1)
         assert len(rung.curve("loss")[0]) == len(rung.metrics["loss"][0]) == STEPS
@@ -47,10 +49,10 @@ def test_runs_are_rungs_of_their_own_sizes_and_evaluations(runs: list[Path]) -> 
 
 
 def test_the_next_run_is_forecast_from_the_smaller_ones(runs: list[Path]) -> None:
-    ladder, truth = load(runs[:3], None), find_run(runs[3], "", "eval/loss_macro")
+    ladder, truth = load(runs[:3], None), find_run(runs[3], "", METRIC)
     text = f"{truth.train_flops},{truth.tokens},{truth.active_params}"
     band = forecast(ladder, find_target(ladder, text), Model()).band
-    assert band.middle[-1] == pytest.approx(truth.curve("eval/loss_macro")[1][-1], rel=0.02)
+    assert band.middle[-1] == pytest.approx(truth.curve(METRIC)[1][-1], rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +97,33 @@ def test_a_run_in_progress_is_used_to_its_end_and_extrapolated(
     result = forecast(ladder, find_target(ladder, "1e14"), Model())
     assert list(result.extended) == ["d96"]
     assert result.extended["d96"].progress[0] == pytest.approx(0.55)
+
+
+def _with(run: Path, to: Path, step: int, **values: float) -> Path:
+    """A copy of a run with other values in one record."""
+    shutil.copytree(run, to)
+    records = read_metrics(to / "metrics.jsonl")
+    records[step] |= values
+    log = MetricsLog(to / "metrics.jsonl")
+    for record in records:
+        log.write(record)
+    log.close()
+    return to
+
+
+def test_a_number_that_is_not_finite_leaves_out_its_own_point_alone(
+    runs: list[Path], tmp_path: Path
+) -> None:
+    bad = _with(runs[2], tmp_path / "d64", 6, grad_norm=float("nan"), loss=float("inf"))
+    ladder = load([*runs[:2], bad], None)
+    assert ladder.rungs[2].metrics[METRIC] == load(runs[:3], None).rungs[2].metrics[METRIC]
+    for name in ("grad_norm", "loss"):
+        assert len(ladder.rungs[2].metrics[name][0]) == STEPS - 1
+    assert find_run(bad, "", METRIC) == ladder.rungs[2]
+    with pytest.raises(MarinError, match="rung d64, loss: the value at step 6 is inf; drop that"):
+        load([*runs[:2], bad], "loss")
+    with pytest.raises(MarinError, match="rung d64, loss: the value at step 6 is inf; drop that"):
+        find_run(bad, "", "loss")
 
 
 def test_a_folder_that_is_no_run_is_named(runs: list[Path], tmp_path: Path) -> None:
@@ -142,7 +171,7 @@ def test_a_file_that_is_not_of_wandb_or_cut_off_is_refused(tmp_path: Path, conte
 
 def _plain(ladder: Ladder) -> list[Any]:
     """What is compared of a ladder's rungs."""
-    shown = ("loss", "eval/loss_macro", "drop_fraction")
+    shown = ("loss", METRIC, "drop_fraction")
     return [
         (rung.name, rung.train_flops, rung.tokens, rung.recipe, [rung.metrics[m] for m in shown])
         for rung in ladder.rungs

@@ -20,7 +20,9 @@ ladder = typer.Typer(
 Sources = Annotated[
     list[Path], typer.Argument(help="A grid of rungs (JSON), or the directories of runs.")
 ]
-Metric = Annotated[str | None, typer.Option(help="What to compare; default: the rungs' loss.")]
+Metric = Annotated[
+    str | None, typer.Option(help="What to compare; default: the rungs' held-out loss.")
+]
 Floor = Annotated[
     float | None, typer.Option(help="The metric's floor; default: fitted, and integrated over.")
 ]

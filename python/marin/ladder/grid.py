@@ -8,7 +8,7 @@ without evaluations is one to forecast. Figures are parameters, tokens and FLOPs
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from marin.errors import MarinError
 from marin.ladder.history import read_history
+from marin.ladder.metric import choose_metric
 
 Array = npt.NDArray[np.float64]
 Curve = tuple[tuple[float, ...], tuple[float, ...]]
@@ -56,6 +57,21 @@ class Rung:
         curve = [list(pair) for pair in zip(*self.metrics[metric], strict=True)]
         return {"name": self.name, **sizes, **self.recipe, metric: curve}
 
+    def comparable(self, metric: str, source: str) -> "Rung":
+        """The rung with what is finite of its metrics.
+
+        Raises:
+          MarinError: a value of `metric`, which is to be compared, is not.
+        """
+        for step, value in zip(*self.metrics[metric], strict=True):
+            if not np.isfinite(value):
+                raise MarinError(
+                    f"{source}, rung {self.name}, {metric}: the value at step {step:g} is {value}; "
+                    "drop that evaluation or compare another --metric"
+                )
+        finite = {name: _finite(curve) for name, curve in self.metrics.items()}
+        return replace(self, metrics={name: curve for name, curve in finite.items() if curve[0]})
+
     def curve(self, metric: str) -> tuple[Array, Array]:
         """Progress in (0, 1] and values, each [n]; dense curves are averaged over 5 % windows."""
         steps, values = (np.asarray(column, np.float64) for column in self.metrics[metric])
@@ -91,8 +107,8 @@ def build_ladder(rungs: Sequence[Rung], metric: str | None, source: str) -> Ladd
     """Checks that the rungs can be compared and picks the metric.
 
     Raises:
-      MarinError: fewer than three rungs have evaluations, they do not share the metric, or their
-        recipes differ.
+      MarinError: fewer than three rungs have evaluations, they do not share the metric, a value of
+        it is not finite, or their recipes differ.
     """
     ordered = tuple(sorted(rungs, key=lambda rung: (rung.train_flops, rung.name)))
     names = [rung.name for rung in ordered]
@@ -108,7 +124,8 @@ def build_ladder(rungs: Sequence[Rung], metric: str | None, source: str) -> Ladd
             f"{source}: {len(evaluated)} rungs with evaluations ({found}); a fit needs at least "
             f"{MINIMUM_RUNGS}"
         )
-    chosen = _choose_metric(evaluated, metric, source)
+    logged = {rung.name: rung.metrics for rung in evaluated}
+    chosen = choose_metric(logged, metric, source)
     _check_recipes(ordered, source)
     sizes = {rung.train_flops for rung in evaluated}
     if len(sizes) < MINIMUM_RUNGS:
@@ -116,32 +133,11 @@ def build_ladder(rungs: Sequence[Rung], metric: str | None, source: str) -> Ladd
             f"{source}: only {len(sizes)} different computes among {len(evaluated)} rungs; a fit "
             f"needs at least {MINIMUM_RUNGS}"
         )
-    return Ladder(ordered, chosen, source)
-
-
-def _choose_metric(evaluated: Sequence[Rung], metric: str | None, source: str) -> str:
-    common = set.intersection(*(set(rung.metrics) for rung in evaluated))
-    if metric is None:
-        if not common:
-            listed = "; ".join(f"{rung.name}: {', '.join(rung.metrics)}" for rung in evaluated)
-            raise MarinError(f"{source}: no metric is in every rung ({listed})")
-        # What an evaluation calls a loss says most about a run; then the training loss.
-        return min(common, key=lambda name: (_rank(name), name))
-    missing = [rung.name for rung in evaluated if metric not in rung.metrics]
-    if missing:
-        have = ", ".join(sorted(common)) or "none"
-        raise MarinError(
-            f"{source}: metric {metric} is missing in {', '.join(missing)}; metrics of all rungs: "
-            f"{have}"
-        )
-    return metric
-
-
-def _rank(metric: str) -> int:
-    if metric == "loss":
-        return 1
-    evaluated = any(word in metric for word in ("eval", "valid", "paloma", "held"))
-    return 0 if evaluated and "loss" in metric else 2 + ("loss" not in metric)
+    return Ladder(
+        tuple(rung.comparable(chosen, source) if rung.metrics else rung for rung in ordered),
+        chosen,
+        source,
+    )
 
 
 def _check_recipes(rungs: Sequence[Rung], source: str) -> None:
@@ -224,23 +220,24 @@ def rung_from(entry: Mapping[str, Any], path: Path) -> Rung:
 def checked_curve(
     steps: Sequence[float], values: Sequence[float], where: str, total: int | None
 ) -> Curve:
-    """A curve whose steps rise strictly and whose values are finite.
+    """A curve whose steps rise strictly.
 
     Raises:
       MarinError: they do not, or a step lies beyond the run's `total` steps.
     """
-    for index, (step, value) in enumerate(zip(steps, values, strict=True)):
+    for index, step in enumerate(steps):
         if index and step <= steps[index - 1]:
             raise MarinError(
                 f"{where}: step {step:g} follows step {steps[index - 1]:g}; steps must rise"
             )
-        if not np.isfinite(value):
-            raise MarinError(
-                f"{where}: the value at step {step:g} is {value}; drop that evaluation"
-            )
         if step < 0 or (total is not None and step > total):
             raise MarinError(f"{where}: step {step:g} lies outside the run's {total} steps")
     return tuple(steps), tuple(values)
+
+
+def _finite(curve: Curve) -> Curve:
+    kept = [(step, value) for step, value in zip(*curve, strict=True) if np.isfinite(value)]
+    return tuple(step for step, _ in kept), tuple(value for _, value in kept)
 
 
 def _is_curve(value: object) -> bool:

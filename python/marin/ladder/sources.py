@@ -26,7 +26,8 @@ def find_run(path: Path, name: str, metric: str) -> Rung:
     """The run at `path`: a run, or the rung `name` of a grid file.
 
     Raises:
-      MarinError: there is no such run, or it has no evaluation of `metric` yet.
+      MarinError: there is no such run, or it has no evaluation of `metric` yet, or one that is not
+        finite.
     """
     if _is_run(path):
         rung = _read_run(path)
@@ -38,7 +39,7 @@ def find_run(path: Path, name: str, metric: str) -> Rung:
     if metric not in rung.metrics:
         have = ", ".join(rung.metrics) or "none"
         raise MarinError(f"{path}, {rung.name}: no evaluations of {metric}; it has {have}")
-    return rung
+    return rung.comparable(metric, str(path))
 
 
 def _is_run(path: Path) -> bool:
