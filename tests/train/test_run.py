@@ -157,7 +157,7 @@ def test_two_processes_cannot_train_the_same_run(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     with (
         directory.locked(),
-        pytest.raises(MarinError, match="another process"),
+        pytest.raises(MarinError, match="another marin process"),
         RunDirectory(tmp_path).locked(),
     ):
         pass
