@@ -153,4 +153,4 @@ def _print(shards: Path, repaired: list[str], seconds: float, json_output: bool)
     for line in repaired:
         console.print(f"repaired {line}", markup=False, highlight=False)
     cut = summary["cut_documents"]
-    console.print(f"{summary['documents']:,} documents, {cut:,} of them longer than a row")
+    console.print(f"{summary['documents']:,} documents, {cut:,} of them cut")
