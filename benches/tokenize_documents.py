@@ -14,6 +14,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -62,6 +63,16 @@ def _peak(documents: Path, tokenizer: Path) -> int:
     return peak_bytes()
 
 
+def add_rates(results: Results, megabytes: float, runs: Mapping[str, Sequence[float]]) -> None:
+    """Each tool's rates of its runs in seconds, and ours over the library's, turn by turn."""
+    rates = {tool: [megabytes / one for one in seconds] for tool, seconds in runs.items()}
+    for tool, values in rates.items():
+        results.add(tool, "text to tokens", statistics.median(values), "MB/s", values)
+    turns = zip(rates["marin"], rates["tokenizers"], strict=True)
+    ratios = [ours / theirs for ours, theirs in turns]
+    results.add("marin", "rate over the library's", statistics.median(ratios), "", ratios)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("documents", type=Path)
@@ -86,12 +97,7 @@ def main() -> None:
         runs["marin"].append(stage(documents, directory))
     results = Results()
     results.add("marin", "text", size / 1e6, "MB")
-    for tool, seconds in runs.items():
-        results.add(
-            tool, "text to tokens", size / 1e6 / statistics.median(seconds), "MB/s", seconds
-        )
-    ratios = [a / b for a, b in zip(runs["tokenizers"], runs["marin"], strict=True)]
-    results.add("marin", "rate over the library's", statistics.median(ratios), "", ratios)
+    add_rates(results, size / 1e6, runs)
     results.add("marin", "peak memory", peak_of_stage(documents, directory) / 2**20, "MiB")
     for line in results.lines:
         print(f"{line['tool']:12} {line['metric']:32} {line['value']:12.4g} {line['unit']}")

@@ -7,3 +7,15 @@ class MarinError(Exception):
     The message is one line: which file, row or key; what was found; what was expected or what to
     do. The command line prints it without a traceback and exits with code 2.
     """
+
+
+MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What comes of reading JSON or TOML that is none, or whose values are of other types or sizes."""

@@ -1,10 +1,12 @@
 """What pydantic found wrong in a configuration, in the words of this package."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from marin.errors import MarinError
 
+_LARGEST = sys.float_info.max
 _EXPECTED = {
     "tuple_type": "expected a list",
     "list_type": "expected a list",
@@ -28,6 +30,18 @@ def expected(problem: Mapping[str, Any]) -> str:
         return f"expected {problem['ctx']['expected']}"
     message = str(problem["msg"]).partition("\n")[0]
     return _EXPECTED.get(problem["type"], message.replace("Input should be", "expected"))
+
+
+def is_finite(value: object) -> bool:
+    """Whether a value is a number that a float can hold: no bool, no NaN, not endless."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -_LARGEST <= value <= _LARGEST
+
+
+def is_count(value: object) -> bool:
+    """Whether a value is a whole number from 0 to 2^63 - 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
 def check_range(key: str, value: float, low: float, high: float) -> None:

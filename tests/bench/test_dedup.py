@@ -1,5 +1,6 @@
 """The benchmark's truth and its judgement, on a corpus small enough to count by hand."""
 
+import statistics
 import zipfile
 from pathlib import Path
 
@@ -68,3 +69,22 @@ def test_text_files_of_a_wheel_become_documents(tmp_path: Path) -> None:
 def test_an_unknown_tool_is_named(corpus: Path) -> None:
     with pytest.raises(MarinError, match="nosuchtool: unknown"):
         measure([corpus], ["nosuchtool"], BenchConfig(), progress=Silent())
+
+
+def test_a_measurement_names_what_it_found_and_each_value_is_the_median_of_its_runs(
+    corpus: Path,
+) -> None:
+    config = BenchConfig(documents=10, peer_megabytes=1, runs=2)
+    report = measure([corpus], [], config, progress=Silent())
+    speeds = ("all", "all_within_1GiB", "half", "quarter", "part")
+    units = {f"{name}_speed": "MB/s" for name in speeds} | {f"{name}_peak": "MB" for name in speeds}
+    units |= {f"{name}_stage_speed": "MB/s" for name in ("signature", "verification")}
+    measured = set(units)
+    units |= {"recall": "share", "precision": "share", "orphans": "documents", "missed": "pairs"}
+    lines = {line["metric"]: line for line in report["results"]}
+    assert {metric: line["unit"] for metric, line in lines.items()} == units
+    assert {metric for metric, line in lines.items() if len(line["runs"]) == 2} == measured
+    for line in lines.values():
+        assert line["value"] == statistics.median(line["runs"])
+    assert (lines["recall"]["value"], lines["orphans"]["value"]) == (1.0, 0.0)
+    assert (report["corpus"]["documents"], report["corpus"]["true_pairs"]) == (4, 1)

@@ -1,5 +1,6 @@
 """An option that a command has no use for in one of its modes is refused, not ignored."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,12 @@ def test_a_plan_and_shards_take_no_option_that_made_them(tmp_path: Path) -> None
             run("pack", shards, "--verify", *arguments)
     assert not (tmp_path / "packed").exists()
     run("pack", planned, "--shard-tokens", 64, "--verify", "--out", tmp_path / "packed")
+
+
+def test_pack_names_documents_cut_that_are_no_longer_than_a_row(tmp_path: Path) -> None:
+    store = write_store(tmp_path, {"c00q0": [10] * 30})
+    schedule = make_schedule({"c00q0": 1.0}, [(0.0, 16, 2)], 256)
+    write_json(tmp_path / "schedule.json", schedule.to_json())
+    command = ["pack", store, "--schedule", tmp_path / "schedule.json", "--policy", "concat"]
+    result = CliRunner().invoke(app, list(map(str, command)), catch_exceptions=False)
+    assert re.search(r"\d+ documents, [1-9]\d* of them cut$", result.stdout.strip())

@@ -1,6 +1,7 @@
 """Registrations, and runs that are held against them."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.malformed import mutations, refusal
 
 from marin._native import xxh3_file
 from marin.errors import MarinError
@@ -68,6 +70,28 @@ def test_a_tolerance_outside_of_its_range_is_refused(
             published, find_target(published, "d6144"), Model(), [], tmp_path / "f.md",
             tolerance=tolerance,
         )  # fmt: skip
+
+
+def test_a_registration_whose_values_are_of_other_kinds_is_one_line(
+    registered: Path, published: Ladder, tmp_path: Path
+) -> None:
+    text = registered.read_text()
+    head, block, tail = re.split(r"(?s)(?<=```json\n)(.*?)(?=```)", text, maxsplit=1)
+    path = tmp_path / "registered.md"
+    run = _run(published, json.loads(block), lambda _, value: value)
+
+    def judged() -> None:
+        registration = read_registration(path)
+        if registration["metric"] in run.metrics:
+            watch(run, registration)
+
+    messages = []
+    for changed in mutations(json.loads(block)):
+        path.write_text(head + json.dumps(changed) + tail)
+        messages.append(refusal(judged))
+    refused = [message for message in messages if message is not None]
+    assert len(refused) > 100
+    assert all(message.startswith(f"{path}: ") for message in refused)
 
 
 def test_the_forecast_itself_is_on_track(registered: Path, published: Ladder) -> None:

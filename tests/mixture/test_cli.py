@@ -9,12 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from marin.cli.app import app
-from marin.cli.mix import _DEFAULT_BATCH
 from marin.engine import write_manifest
 from marin.errors import MarinError
 from marin.mixture import Schedule, load
 from marin.mixture.epochs import warnings
-from marin.mixture.schedule import DEFAULT_BATCH_TOKENS
 
 PRESET = "harrier-2026.08.18"
 CASE = str(Path(__file__).parents[1] / "cases" / "mixture" / "ten_rows.toml")
@@ -101,7 +99,6 @@ def test_plan_refuses_a_ledger_that_is_no_parquet_and_a_run_shorter_than_a_batch
     with pytest.raises(MarinError, match=f"a horizon of 12,800 tokens is shorter than {batch}"):
         run("plan", CASE, "--out", out, "--exhaustion", "repeat")
     assert list(tmp_path.iterdir()) == []
-    assert _DEFAULT_BATCH == DEFAULT_BATCH_TOKENS
 
 
 def test_a_mixture_is_no_schedule_and_a_schedule_no_mixture(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Two result files against each other, and all of them over time."""
 
-import json
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -8,9 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from marin.engine import read_json
 from marin.errors import MarinError
 from marin.report import Page
 from marin.report.charts import lines
+from marin.validation import is_finite
 
 Line = Mapping[str, Any]
 _NOISE = 0.05
@@ -40,13 +41,26 @@ def read_results(path: Path) -> dict[str, Any]:
     Raises:
       MarinError: it cannot be read or is something else.
     """
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise MarinError(f"{path}: not readable results ({error})") from None
-    if not isinstance(found, dict) or not isinstance(found.get("results"), list):
+    found = read_json(path, "results of marin bench ... --save")
+    found = found if isinstance(found, dict) else {}
+    described = isinstance(found.get("machine", ""), str | dict)
+    if not described or not isinstance(found.get("results"), list):
         raise MarinError(f"{path}: no results; expected a file of marin bench ... --save")
+    for number, line in enumerate(found["results"]):
+        if not _is_line(line):
+            raise MarinError(
+                f"{path}: result {number}: expected tool, version, metric, value, unit and runs"
+            )
     return found
+
+
+def _is_line(line: Any) -> bool:
+    return (
+        isinstance(line, dict)
+        and all(isinstance(line.get(key), str) for key in ("tool", "version", "metric", "unit"))
+        and isinstance(line.get("runs"), list)
+        and all(map(is_finite, [line.get("value"), *line["runs"]]))
+    )
 
 
 def compare(before: Sequence[Line], after: Sequence[Line]) -> list[Change]:

@@ -27,7 +27,9 @@ StoreDir = Annotated[Path | None, typer.Option("--store", help="A store that mus
 RowLength = Annotated[
     list[str], typer.Option(help="START:TOKENS, a fraction of the horizon and a row length.")
 ]
-BatchTokens = Annotated[int, typer.Option(help="Tokens per batch.")]
+BatchTokens = Annotated[
+    int | None, typer.Option(help="Tokens per batch; default: those of the published runs.")
+]
 Horizon = Annotated[int | None, typer.Option(help="Tokens of the run; default: the budget.")]
 Exhaustion = Annotated[str, typer.Option(help="error, repeat or drop-and-renormalize.")]
 Rows = Annotated[
@@ -40,7 +42,6 @@ _SHOWN = 20
 _SAMPLES = 8
 _SAMPLE_ROWS = 25_000
 _DEFAULT_ROWS = ["0:4096"]
-_DEFAULT_BATCH = 11264 * 4096
 
 
 @app.command()
@@ -79,7 +80,7 @@ def check(
     store: StoreDir = None,
     rows: Rows = False,
     row_length: RowLength = _DEFAULT_ROWS,
-    batch_tokens: BatchTokens = _DEFAULT_BATCH,
+    batch_tokens: BatchTokens = None,
     horizon: Horizon = None,
     exhaustion: Exhaustion = "error",
     threads: Threads = 0,
@@ -136,7 +137,7 @@ def plan(
     out: Annotated[Path, typer.Option(help="Where the schedule's JSON goes.")],
     normalize: Normalize = False,
     row_length: RowLength = _DEFAULT_ROWS,
-    batch_tokens: BatchTokens = _DEFAULT_BATCH,
+    batch_tokens: BatchTokens = None,
     horizon: Horizon = None,
     seed: Annotated[int, typer.Option(help="Key of all permutations.")] = 0,
     exhaustion: Exhaustion = "error",
@@ -163,6 +164,7 @@ def plan(
     from marin.engine import check_output_file, is_json_with, write_json
     from marin.mixture import load
     from marin.mixture.ledger import is_ledger, write_ledger
+    from marin.mixture.schedule import load_schedule
 
     inputs = [Path(mixture), *([revise] if revise else [])]
     is_schedule = is_json_with("format_version", "revisions", "simulated_horizon")
@@ -188,7 +190,7 @@ def plan(
             stages=_revised_stages(
                 before,
                 row_length if given(context, "row_length") else None,
-                batch_tokens if given(context, "batch_tokens") else None,
+                batch_tokens,
             ),
         )
     else:
@@ -296,28 +298,14 @@ def rebase(
 def _holds(path: Path, value: Any) -> bool:
     try:
         return bool(json.loads(path.read_text()) == value)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
-
-
-def load_schedule(path: Path) -> "Schedule":
-    """Reads what `marin mix plan` wrote."""
-    from marin.mixture import Schedule
-
-    try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise MarinError(f"{path}: not a readable schedule: {error}") from None
-    try:
-        return Schedule.from_json(value)
-    except MarinError as error:
-        raise MarinError(f"{path}: {error}") from None
 
 
 def _schedule(
     spec: "Specification",
     row_length: list[str],
-    batch_tokens: int,
+    batch_tokens: int | None,
     horizon: int | None,
     seed: int,
     exhaustion: str,
@@ -335,10 +323,12 @@ def _schedule(
     )
 
 
-def _stages(row_length: list[str], batch_tokens: int) -> "tuple[Stage, ...]":
+def _stages(row_length: list[str], batch_tokens: int | None) -> "tuple[Stage, ...]":
     from marin.mixture import constant_batches
+    from marin.mixture.schedule import DEFAULT_BATCH_TOKENS
 
-    return constant_batches(batch_tokens, _lengths(row_length))
+    tokens = DEFAULT_BATCH_TOKENS if batch_tokens is None else batch_tokens
+    return constant_batches(tokens, _lengths(row_length))
 
 
 def _revised_stages(

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from marin.cli.mix import load_schedule
 from marin.cli.options import refuse
 from marin.cli.output import print_json, print_table, progress_for
 from marin.engine.progress import Progress
@@ -115,6 +114,7 @@ def _plan(
     config: Any,
     progress: Progress,
 ) -> Path:
+    from marin.mixture.schedule import load_schedule
     from marin.packing import plan
 
     if schedule is None:
@@ -153,4 +153,4 @@ def _print(shards: Path, repaired: list[str], seconds: float, json_output: bool)
     for line in repaired:
         console.print(f"repaired {line}", markup=False, highlight=False)
     cut = summary["cut_documents"]
-    console.print(f"{summary['documents']:,} documents, {cut:,} of them longer than a row")
+    console.print(f"{summary['documents']:,} documents, {cut:,} of them cut")

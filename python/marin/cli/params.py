@@ -74,9 +74,12 @@ def _read(model: str) -> Any:
         return rung(model)
     try:
         values = tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise MarinError(f"{path}: not a readable TOML file ({error})") from None
-    return HeroConfig.from_dict(values.get("model", values))
+    table = values.get("model", values)
+    if not isinstance(table, dict):
+        raise MarinError(f"{path}: model is {table!r:.40}; expected a table of the model's fields")
+    return HeroConfig.from_dict(table)
 
 
 def _mesh_shape(text: str) -> dict[str, int]:

@@ -1,6 +1,5 @@
 """The model of a run's checkpoint, for commands that look at what was trained."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +32,7 @@ def load_trained(run: Path, at: int | None) -> Trained:
     """
     from marin.model import make_mesh
     from marin.train.checkpoint import Checkpoints, complete_steps, read_state
-    from marin.train.curriculum import Curriculum
-    from marin.train.run_directory import PLAN_NAME, RunDirectory
+    from marin.train.run_directory import RunDirectory
     from marin.train.state import fill_named, named_arrays, take_apart
 
     directory = RunDirectory(run)
@@ -52,12 +50,11 @@ def load_trained(run: Path, at: int | None) -> Trained:
     finally:
         checkpoints.close()
     state = fill_named(trainee.layout, arrays)
-    curriculum = Curriculum.from_json(json.loads((run / PLAN_NAME).read_text())["curriculum"])
     return Trained(
         model=trainee.model(state.parameters, state.router_bias),
         mesh=mesh,
         step=step,
-        qk_scale=curriculum.at(max(step - 1, 0)).qk_scale,
+        qk_scale=directory.planned_curriculum().at(max(step - 1, 0)).qk_scale,
     )
 
 

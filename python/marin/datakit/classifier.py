@@ -15,7 +15,7 @@ import pyarrow as pa
 from marin._native import document_keys, lexical_embedding
 from marin.datakit.parts import part_names, read_groups
 from marin.engine import Progress, Silent, read_manifest, stage_directory, write_json
-from marin.errors import MarinError
+from marin.errors import MALFORMED, MarinError
 
 MODEL = "classifier.json"
 _DIMENSIONS = 1024
@@ -107,5 +107,5 @@ def _model(directory: Path) -> tuple[np.ndarray, float]:
     try:
         raw: dict[str, Any] = json.loads((directory / MODEL).read_text())
         return np.array(raw["weights"], dtype=np.float32), float(raw["bias"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, *MALFORMED) as error:
         raise MarinError(f"{directory}: not a directory of train-quality ({error})") from None

@@ -90,7 +90,7 @@ def load_settings(path: Path) -> BuildSettings:
         raw = tomllib.loads(path.read_text())
     except OSError as error:
         raise MarinError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise MarinError(f"{path}: not TOML: {error}") from None
     known = (*_PLAIN, *_LISTS, *_SECTIONS)
     for key in raw:

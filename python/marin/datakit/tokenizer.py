@@ -168,6 +168,8 @@ def _open(source: str) -> tuple[Tokenizer, dict[str, Any]]:
             settings = json.loads(beside.read_text()) if beside.exists() else {}
         except Exception as error:  # the library raises plain Exception
             raise MarinError(f"{path}: not a tokenizer.json: {error}") from None
+        if not isinstance(settings, dict):
+            raise MarinError(f"{beside}: no JSON object; expected the settings of a tokenizer")
         return tokenizer, settings
     if not _HUB_NAME.fullmatch(source):
         raise MarinError(f"tokenizer {source!r}: no such file, and not a Hugging Face name")

@@ -1,6 +1,6 @@
 """Where work runs and how its results are kept: stages, manifests, atomic files."""
 
-from marin.engine.files import Writeback, atomic_file, write_json
+from marin.engine.files import Writeback, atomic_file, read_json, write_json
 from marin.engine.json_lines import read_json_lines
 from marin.engine.manifest import (
     FileEntry,
@@ -55,6 +55,7 @@ __all__ = [
     "lies_in",
     "make_folder",
     "planning",
+    "read_json",
     "read_json_lines",
     "read_manifest",
     "stage_directory",

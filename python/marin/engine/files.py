@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from marin._native import start_writeback
+from marin.errors import MarinError
 
 PARTIAL_PREFIX = ".partial-"
 
@@ -53,6 +54,20 @@ def write_json(path: Path, value: Any) -> None:
     """Writes `value` as indented JSON with sorted keys, atomically."""
     with atomic_file(path) as partial:
         partial.write_text(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path, what: str) -> Any:
+    """The JSON value in a file.
+
+    Raises:
+      MarinError: it cannot be read or is no JSON; the message says that `what` was expected.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise MarinError(f"{path}: {error.strerror}; expected {what}") from None
+    except (ValueError, RecursionError) as error:
+        raise MarinError(f"{path}: no JSON ({error}); expected {what}") from None
 
 
 def _sync_directory(path: Path) -> None:

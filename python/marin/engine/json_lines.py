@@ -22,7 +22,7 @@ def read_json_lines(path: Path) -> tuple[list[dict[str, Any]], bool]:
     for number, line in enumerate(lines[:-1] if cut else lines, 1):
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise MarinError(f"{path}, line {number}: no JSON ({error})") from None
         if not isinstance(record, dict):
             raise MarinError(f"{path}, line {number}: expected a JSON object")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from marin._native import xxh3_bytes, xxh3_file
 from marin.engine.files import atomic_file
-from marin.errors import MarinError
+from marin.errors import MALFORMED, MarinError
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -123,6 +123,8 @@ def read_manifest(directory: Path) -> Manifest:
         text = path.read_text()
         with _no_garbage_collection():
             raw = json.loads(text)
+            if not isinstance(raw, dict):
+                raise TypeError(f"a {type(raw).__name__}, expected an object")
             files = tuple(map(FileEntry._make, map(_ENTRY, raw.pop("files"))))
         checksum = raw.pop(_CHECKSUM, _NO_CHECKSUM)
         intact = checksum == xxh3_bytes(text.replace(checksum, _NO_CHECKSUM, 1).encode())
@@ -136,7 +138,7 @@ def read_manifest(directory: Path) -> Manifest:
         ) from None
     except NotADirectoryError:
         raise MarinError(f"{directory}: a file, expected a directory of marin's") from None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, *MALFORMED) as error:
         raise MarinError(
             f"{path}: not a readable manifest ({error}); run its stage again"
         ) from None

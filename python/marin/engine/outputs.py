@@ -122,7 +122,7 @@ def stage_of(directory: Path) -> str | None:
     """The stage that a directory's manifest names; None if there is none of marin's."""
     try:
         value = json.loads((directory / MANIFEST_NAME).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(value, dict) or "format_version" not in value:
         return None

@@ -6,7 +6,7 @@ count from 0, so that the evaluation after the last step `steps - 1` stands at p
 without evaluations is one to forecast. Figures are parameters, tokens and FLOPs of the whole run.
 """
 
-import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marin.errors import MarinError
+from marin.engine import read_json
+from marin.errors import MALFORMED, MarinError
 from marin.ladder.history import read_history
 from marin.ladder.metric import choose_metric
+from marin.validation import is_finite
 
 Array = npt.NDArray[np.float64]
 Curve = tuple[tuple[float, ...], tuple[float, ...]]
@@ -163,13 +165,7 @@ def load_grid(path: Path, metric: str | None = None) -> Ladder:
 
 def read_rungs(path: Path) -> list[Rung]:
     """The rungs of a grid file, in its order, not compared yet."""
-    try:
-        raw = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
-        raise MarinError(f"{path}: {reason}; expected a grid of rungs as JSON") from None
-    except ValueError as error:
-        raise MarinError(f"{path}: no JSON ({error})") from None
+    raw = read_json(path, "a grid of rungs")
     entries = raw.get("rungs") if isinstance(raw, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise MarinError(f"{path}: no list `rungs` of objects; expected a grid of rungs")
@@ -185,11 +181,13 @@ def rung_from(entry: Mapping[str, Any], path: Path) -> Rung:
         for metric, (steps, values) in read_history(path.parent / str(entry["history"])).items():
             curves[metric] = checked_curve(steps, values, f"{where}, {metric}", None)
     steps_total = int(_figure(entry, "steps", where))
+    if not steps_total:
+        raise MarinError(f"{where}: steps is {entry['steps']!r}; expected at least 1")
     for key, value in entry.items():
         if _is_curve(value):
             try:
                 pairs = [(float(step), float(figure)) for step, figure in value]
-            except (TypeError, ValueError):
+            except MALFORMED:
                 raise MarinError(
                     f"{where}, {key}: expected pairs [step, value] of numbers"
                 ) from None
@@ -201,7 +199,9 @@ def rung_from(entry: Mapping[str, Any], path: Path) -> Rung:
             )
     tokens = _figure(entry, "tokens", where)
     if {"batch_sequences", "seq_len"} <= entry.keys():
-        exact = steps_total * float(entry["batch_sequences"]) * float(entry["seq_len"])
+        exact = steps_total * math.prod(
+            _figure(entry, key, where) for key in ("batch_sequences", "seq_len")
+        )
         if abs(exact / tokens - 1) <= _STEPS_AGREE:
             tokens = exact
     active = _figure(entry, "active_params", where)
@@ -230,6 +230,8 @@ def checked_curve(
             raise MarinError(
                 f"{where}: step {step:g} follows step {steps[index - 1]:g}; steps must rise"
             )
+        if not np.isfinite(step):
+            raise MarinError(f"{where}: step {step}; expected a number")
         if step < 0 or (total is not None and step > total):
             raise MarinError(f"{where}: step {step:g} lies outside the run's {total} steps")
     return tuple(steps), tuple(values)
@@ -250,10 +252,6 @@ def _is_curve(value: object) -> bool:
 
 def _figure(entry: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
     value = entry.get(key, default)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 < value < float("inf")
-    ):
-        raise MarinError(f"{where}: {key} is {value!r}; expected a positive number")
+    if not is_finite(value) or value <= 0:
+        raise MarinError(f"{where}: {key} is {value!r:.40}; expected a positive number")
     return float(value)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from marin.errors import MarinError
+from marin.validation import is_finite
 
 Columns = dict[str, tuple[list[float], list[float]]]
 _STEP_KEYS = ("step", "_step", "Step", "global_step", "trainer/global_step")
@@ -27,7 +28,7 @@ def read_history(path: Path) -> Columns:
         records = _records(path)
     except OSError as error:
         raise MarinError(f"{path}: {error.strerror}; expected evaluations as JSON or CSV") from None
-    except (ValueError, csv.Error) as error:
+    except (ValueError, RecursionError, csv.Error) as error:
         raise MarinError(f"{path}: not readable as {path.suffix or 'JSON'} ({error})") from None
     return columns(records, path)
 
@@ -76,4 +77,5 @@ def _number(cell: str | None) -> float | None:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """NaN and infinities, too: the message on them names their step."""
+    return is_finite(value) or isinstance(value, float)

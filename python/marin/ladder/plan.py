@@ -21,6 +21,7 @@ from marin.model.presets import PRESETS
 from marin.train.config import TrainConfig
 from marin.train.edge import CONFIG_NAME, config_from, write_config
 from marin.train.rates import compute_scaled_rates
+from marin.validation import is_finite
 
 TOKENS_PER_PARAMETER = 791.0  # active ones; of the published ladder
 _PUBLISHED = ("d768", "d1024", "d1536", "d2048", "d6144")
@@ -189,7 +190,7 @@ def _read(path: Path) -> tuple[HeroConfig, Mapping[str, Any]]:
         values = tomllib.loads(path.read_text())
     except OSError as error:
         raise MarinError(f"{path}: {error.strerror}; expected the big run as TOML") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MarinError(f"{path}: not valid TOML ({error})") from None
     settings = values.get("ladder", {})
     if not isinstance(settings, dict) or not isinstance(values.get("model"), dict):
@@ -200,7 +201,7 @@ def _read(path: Path) -> tuple[HeroConfig, Mapping[str, Any]]:
                 f"{path}: ladder.{key}: unknown key; known: {', '.join(sorted(_KEYS))}"
             )
         whole = key == "tokens_per_parameter" or isinstance(value, int)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not whole or value <= 0:
-            raise MarinError(f"{path}: ladder.{key} is {value!r}; expected a positive number")
+        if not is_finite(value) or not whole or value <= 0:
+            raise MarinError(f"{path}: ladder.{key} is {value!r:.40}; expected a positive number")
     plain = {"model": values["model"], "shards": ".", "run": "."}
     return config_from(plain, str(path)).model, settings

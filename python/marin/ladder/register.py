@@ -13,11 +13,12 @@ from typing import Any
 import marin
 from marin._native import xxh3_file
 from marin.engine import atomic_file
-from marin.errors import MarinError
+from marin.errors import MALFORMED, MarinError
 from marin.ladder.answer import forecast_answer
 from marin.ladder.forecast import Model, Target
 from marin.ladder.grid import RECIPE_KEYS, Ladder
 from marin.ladder.wandb_files import is_wandb
+from marin.validation import is_finite
 
 FORMAT = "marin-ladder-registration-1"
 PERSISTENCE = 3  # evaluations in a row outside the band, on one side
@@ -87,11 +88,37 @@ def read_registration(path: Path) -> dict[str, Any]:
         block = json.loads(text.split(_FENCE, 1)[1].split("```", 1)[0])
     except OSError as error:
         raise MarinError(f"{path}: {error.strerror}; expected a registration") from None
-    except (IndexError, ValueError):
+    except (IndexError, ValueError, RecursionError):
         raise MarinError(f"{path}: no JSON block; expected a registration") from None
     if not isinstance(block, dict) or block.get("format") != FORMAT:
         raise MarinError(f"{path}: not a registration of the format {FORMAT}")
+    try:
+        whole = _is_whole(block)
+    except MALFORMED:
+        whole = False
+    if not whole:
+        raise MarinError(f"{path}: not as marin ladder register wrote it; restore the file")
     return block
+
+
+def _is_whole(block: dict[str, Any]) -> bool:
+    """Whether everything is there that a run is held against, and of its kind."""
+    forecast, rule = block["forecast"], block["rule"]
+    target = forecast["target"]
+    curves = [forecast[key] for key in ("progress", "loss", "low", "high")]
+    sizes = [target[key] for key in ("train_flops", "tokens", "active_params")]
+    numbers = [*sizes, rule["burn_in"], rule["persistence"], block["tolerance"]]
+    for values in (*curves, block["normal"].values()):
+        numbers += values
+    return (
+        isinstance(target["name"], str)
+        and isinstance(block["metric"], str)
+        and isinstance(block["recipe"], dict)
+        and all(map(is_finite, numbers))
+        and min(sizes) > 0
+        and len(curves[0]) > 0
+        and len({len(curve) for curve in curves}) == 1
+    )
 
 
 def _files(source: Path) -> list[Path]:

@@ -4,13 +4,12 @@ The training loss of single steps is noisy and dense; `Rung.curve` averages it o
 every token is read once it is an evaluation on unseen text.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from marin.engine.manifest import fingerprint
-from marin.errors import MarinError
+from marin.errors import MALFORMED, MarinError
 from marin.ladder.grid import Rung, checked_curve
 from marin.ladder.history import Columns, columns
 from marin.ladder.wandb_files import read_wandb
@@ -18,7 +17,7 @@ from marin.model.count import active_parameters, total_parameters, train_flops_p
 from marin.train import Curriculum, TrainConfig, load_config, read_metrics
 from marin.train.edge import CONFIG_NAME, config_from
 from marin.train.metrics import METRICS_NAME
-from marin.train.run_directory import PLAN_NAME
+from marin.train.run_directory import PLAN_NAME, read_plan
 
 _MODEL_RECIPE = ("experts", "top_k", "vocab", "transport")
 
@@ -30,7 +29,7 @@ def read_run(directory: Path) -> Rung:
       MarinError: the directory is not a run's, or its metrics cannot be read.
     """
     path = directory / METRICS_NAME
-    plan = _plan(directory / PLAN_NAME)
+    plan = read_plan(directory / PLAN_NAME)
     config = load_config(directory / CONFIG_NAME)
     name = directory.name if directory.name != "run" else directory.absolute().parent.name
     return _rung(name, config, plan, columns(read_metrics(path), path), path)
@@ -53,7 +52,10 @@ def read_wandb_run(path: Path) -> Rung:
 def _rung(
     name: str, config: TrainConfig, plan: Mapping[str, Any], found: Columns, path: Path
 ) -> Rung:
-    curriculum = Curriculum.from_json(plan["curriculum"])
+    try:
+        curriculum = Curriculum.from_json(plan["curriculum"])
+    except MarinError as error:
+        raise MarinError(f"{path}: {error}") from None
     metrics = {
         key: checked_curve(steps, values, f"{path}, {key}", curriculum.steps)
         for key, (steps, values) in found.items()
@@ -70,30 +72,23 @@ def _rung(
         train_flops=flops,
         steps=curriculum.steps,
         metrics=metrics,
-        recipe=_recipe(config, curriculum, plan),
+        recipe=_recipe(config, curriculum, plan, path),
         figures={"hidden": config.model.hidden, "total_params": total_parameters(config.model)},
     )
 
 
-def _plan(path: Path) -> dict[str, Any]:
-    try:
-        plan = json.loads(path.read_text())
-    except OSError as error:
-        raise MarinError(f"{path}: {error.strerror}; expected the directory of a run") from None
-    except ValueError as error:
-        raise MarinError(f"{path}: no JSON ({error})") from None
-    if not isinstance(plan, dict) or "curriculum" not in plan:
-        raise MarinError(f"{path}: no curriculum in it; expected the plan of a run")
-    return plan
-
-
-def _recipe(config: TrainConfig, curriculum: Curriculum, plan: Mapping[str, Any]) -> dict[str, Any]:
+def _recipe(
+    config: TrainConfig, curriculum: Curriculum, plan: Mapping[str, Any], path: Path
+) -> dict[str, Any]:
     """What has to be equal over rungs: everything but size."""
     recipe = {key: getattr(config.model, key) for key in _MODEL_RECIPE}
     recipe["seq_len"] = sorted({segment.seq_len for segment in curriculum.segments})
     recipe["optimizer"] = config.rate_scale
     recipe["tokenizer"] = plan.get("tokenizer")
-    recipe["mixture"] = _mixture(plan.get("schedule", {}))
+    try:
+        recipe["mixture"] = _mixture(plan.get("schedule", {}))
+    except MALFORMED as error:
+        raise MarinError(f"{path}: no schedule of a run in it ({error})") from None
     return recipe
 
 

@@ -71,7 +71,7 @@ def _files(folder: Path) -> list[Path]:
 def _export(path: Path) -> dict[str, Any] | None:
     try:
         raw = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return raw if isinstance(raw, dict) and {"config", "history"} <= raw.keys() else None
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from marin.errors import MarinError
 from marin.mixture.specification import Specification
+from marin.validation import is_count, is_finite
 
 
 @dataclass(frozen=True)
@@ -31,20 +32,23 @@ class Revision:
     stages: tuple[Stage, ...]
 
     def __post_init__(self) -> None:
-        if self.step < 0:
-            raise MarinError(f"a revision at step {self.step}, expected 0 or later")
-        if self.horizon <= 0:
-            raise MarinError(f"horizon {self.horizon} tokens, expected more than 0")
+        if not is_count(self.step):
+            raise MarinError(f"a revision at step {self.step!r:.40}, expected a step from 0 on")
+        if not is_count(self.horizon) or not self.horizon:
+            raise MarinError(f"horizon {self.horizon!r:.40} tokens, expected more than 0")
         starts = [stage.start for stage in self.stages]
+        if not all(map(is_finite, starts)):
+            raise MarinError(f"stages start at {starts!r:.80}, expected fractions of the horizon")
         if not starts or starts[0] != 0 or any(a >= b for a, b in pairwise(starts)):
             raise MarinError(f"stages start at {starts}, expected increasing fractions from 0")
         if starts[-1] >= 1:
             raise MarinError(f"a stage starts at {starts[-1]} of the horizon, expected below 1")
         for stage in self.stages:
-            if stage.seq_len <= 0 or not 0 < stage.batch_size < 1 << 32:
+            sizes = (stage.seq_len, stage.batch_size)
+            if not all(is_count(size) and 0 < size < 1 << 31 for size in sizes):
                 raise MarinError(
-                    f"stage at {stage.start}: rows of {stage.seq_len} tokens in batches of "
-                    f"{stage.batch_size}, expected both to be above 0"
+                    f"stage at {stage.start}: rows of {stage.seq_len!r:.40} tokens in batches of "
+                    f"{stage.batch_size!r:.40}, expected both to be above 0 and below 2^31"
                 )
 
     def to_json(self) -> dict[str, Any]:

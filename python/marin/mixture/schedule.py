@@ -11,15 +11,18 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+from marin.engine.files import read_json
 from marin.engine.manifest import fingerprint
-from marin.errors import MarinError
+from marin.errors import MALFORMED, MarinError
 from marin.mixture.exhaustion import check_exposure, check_policy
 from marin.mixture.order import Order
 from marin.mixture.quotas import quota_phases
 from marin.mixture.runs import Revision, RowStage, Run, Stage, cut_runs, merge_stages, plan_runs
 from marin.mixture.specification import Specification
+from marin.validation import is_count
 
 FORMAT_VERSION = 1
 DEFAULT_BATCH_TOKENS = 11264 * 4096
@@ -48,15 +51,16 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_policy(self.exhaustion)
-        if not 0 <= self.seed < 1 << 64:
-            raise MarinError(f"seed {self.seed}, expected a number from 0 to 2^64 - 1")
+        if type(self.seed) is not int or not 0 <= self.seed < 1 << 64:
+            raise MarinError(f"seed {self.seed!r:.40}, expected a number from 0 to 2^64 - 1")
         steps = [revision.step for revision in self.revisions]
         if not steps or steps[0] != 0 or any(a >= b for a, b in pairwise(steps)):
             raise MarinError(f"revisions at steps {steps}, expected increasing steps from 0")
         longest = max(revision.horizon for revision in self.revisions)
-        if self.simulated_horizon is not None and self.simulated_horizon < longest:
+        simulated = self.simulated_horizon
+        if simulated is not None and not (is_count(simulated) and simulated >= longest):
             raise MarinError(
-                f"simulated horizon {self.simulated_horizon}, expected at least this run's "
+                f"simulated horizon {simulated!r:.40}, expected at least this run's "
                 f"{longest} tokens"
             )
         if self.rows > MAX_ROWS:
@@ -241,5 +245,18 @@ class Schedule:
                 exhaustion=value["exhaustion"],
                 simulated_horizon=value["simulated_horizon"],
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise MarinError(f"not a schedule: {type(error).__name__} {error}") from None
+
+
+def load_schedule(path: Path) -> Schedule:
+    """Reads what `marin mix plan` wrote.
+
+    Raises:
+      MarinError: the file cannot be read or is no schedule.
+    """
+    value = read_json(path, "a schedule of marin mix plan")
+    try:
+        return Schedule.from_json(value)
+    except MarinError as error:
+        raise MarinError(f"{path}: {error}") from None

@@ -9,7 +9,6 @@ Python matters.
 """
 
 import json
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 
 from marin.engine.manifest import fingerprint
 from marin.errors import MarinError
+from marin.validation import is_count, is_finite
 
 SIMPLEX_TOLERANCE = Fraction(1, 10**9)
 _MAX_NAMED = 4
@@ -187,16 +187,19 @@ def _problem(spec: Specification) -> str:
         if not isinstance(getattr(spec, key), str):
             return f"{key} {getattr(spec, key)!r}, expected text"
     cap = spec.epoch_cap
-    if cap is not None and not (_is_number(cap) and math.isfinite(cap) and cap > 0):
-        return f"epoch_cap {cap!r}, expected a number above 0"
+    if cap is not None and not (is_finite(cap) and cap > 0):
+        return f"epoch_cap {cap!r:.40}, expected a number above 0"
     if not spec.available_tokens:
         return "no cells in available_tokens"
     if not spec.phases:
         return "no phases"
     for cell, tokens in sorted(spec.available_tokens.items()):
-        if not _is_count(tokens):
-            return f"available_tokens of cell {cell} is {tokens!r}, expected a whole number >= 0"
-    names = [phase.name for phase in spec.phases]
+        if not is_count(tokens):
+            return (
+                f"available_tokens of cell {cell} is {tokens!r:.40}, expected a whole number from "
+                "0 to 2^63 - 1"
+            )
+    names = [str(phase.name) for phase in spec.phases]
     if len(set(names)) < len(names):
         return f"phases {names} share a name"
     for phase in spec.phases:
@@ -208,30 +211,28 @@ def _problem(spec: Specification) -> str:
 def _phase_problem(spec: Specification, phase: Phase) -> str:
     if not isinstance(phase.name, str) or not phase.name:
         return f"name {phase.name!r}, expected text"
-    if not _is_count(phase.tokens) or phase.tokens == 0:
-        return f"tokens {phase.tokens!r}, expected a whole number > 0"
+    if not is_count(phase.tokens) or phase.tokens == 0:
+        return f"tokens {phase.tokens!r:.40}, expected a whole number from 1 to 2^63 - 1"
     known, given = set(spec.available_tokens), set(phase.weights)
     if unknown := given - known:
         return f"weights of unknown cells {named(unknown)}; available_tokens does not name them"
     if missing := known - given:
         return f"no weights for cells {named(missing)}; write 0.0 to leave a cell out"
     for cell, weight in sorted(phase.weights.items()):
-        if not _is_number(weight) or not math.isfinite(weight) or weight < 0:
-            return f"weight of cell {cell} is {weight!r}, expected a finite number >= 0"
+        if not is_finite(weight) or weight < 0:
+            return f"weight of cell {cell} is {weight!r:.40}, expected a finite number >= 0"
     dry = [c for c, w in phase.weights.items() if w > 0 and spec.available_tokens[c] == 0]
     if dry:
         return f"cells {named(dry)} have a weight but no available tokens; set their weights to 0.0"
     total = sum(map(Fraction, phase.weights.values()), Fraction(0))
     if abs(total - 1) > SIMPLEX_TOLERANCE:
-        return (
-            f"weights sum to {float(total):.12g}, expected 1 within 1e-9; --normalize scales them"
-        )
+        return f"weights sum to {_shown(total)}, expected 1 within 1e-9; --normalize scales them"
     return ""
 
 
 def scaled_to_one(weights: Mapping[str, Any]) -> dict[str, float]:
     """Weights divided by their exact sum, each correctly rounded; bad ones stay for validation."""
-    good = all(_is_number(w) and math.isfinite(w) and w >= 0 for w in weights.values())
+    good = all(is_finite(w) and w >= 0 for w in weights.values())
     total = sum(map(Fraction, weights.values()), Fraction(0)) if good else Fraction(0)
     if total == 0:
         return dict(weights)
@@ -264,9 +265,6 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _shown(total: Fraction) -> str:
+    """The sum of weights, each of which a float holds, though not all together."""
+    return f"{float(total):.12g}" if is_finite(int(total)) else "more than a number holds"

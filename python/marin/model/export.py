@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from marin.engine import check_output_root, make_folder
-from marin.errors import MarinError
+from marin.errors import MALFORMED, MarinError
 from marin.model import safetensors
 from marin.model.config import HeroConfig
 from marin.model.create import abstract
@@ -111,11 +111,12 @@ def import_model(directory: Path, mesh: Mesh) -> Hero:
     """The exported model, laid out over a mesh. `MarinError` names what is missing or misshapen."""
     config = _read_config(directory / "config.json")
     try:
-        files = json.loads((directory / _INDEX).read_text())["weight_map"]
-    except (OSError, ValueError, KeyError) as error:
+        index = json.loads((directory / _INDEX).read_text())
+        names = sorted({str(name) for name in index["weight_map"].values()})
+    except (OSError, *MALFORMED) as error:
         raise MarinError(f"{directory / _INDEX}: not a readable index ({error})") from None
     found: dict[str, _Array] = {}
-    for name in sorted(set(files.values())):
+    for name in names:
         found |= safetensors.read(directory / name)
     graph, shapes = nnx.split(abstract(config))
     shardings = parameter_shardings(shapes, mesh)
@@ -200,8 +201,10 @@ def _hf_config(config: HeroConfig) -> dict[str, Any]:
 def _read_config(path: Path) -> HeroConfig:
     try:
         values = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise MarinError(f"{path}: not a readable configuration ({error})") from None
+    if not isinstance(values, dict):
+        raise MarinError(f"{path}: no JSON object; expected the configuration of a model")
     if values.get("model_type") != "hero":
         raise MarinError(f"{path}: model_type is {values.get('model_type')!r}, expected 'hero'")
     known = [field.name for field in dataclasses.fields(HeroConfig)]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from marin.errors import MarinError
+from marin.errors import MALFORMED, MarinError
 
 _TYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
@@ -55,7 +55,7 @@ def read(path: Path) -> dict[str, NDArray[Any]]:
         header = json.loads(data[8:start].tobytes())
         header.pop("__metadata__", None)
         return {name: _tensor(data[start:], entry) for name, entry in header.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, *MALFORMED) as error:
         raise MarinError(f"{path}: not a whole safetensors file ({error})") from None
 
 

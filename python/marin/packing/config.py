@@ -15,7 +15,8 @@ class PlanConfig:
     """What decides which tokens stand in which row.
 
     policy: `best-fit` cuts no document that fits a row, `concat` cuts at every row boundary and
-      pads nothing, `truncate` drops what a document has beyond one row (and reports it).
+      pads nothing unless `max_segments` ends a row early, `truncate` drops what a document has
+      beyond one row (and reports it).
     max_segments: most documents in a row, or None.
     min_fill: least share of a row that is not padding; documents of emptier rows wait for others.
     window: documents that are packed together; bounds memory, at about 100 bytes each.

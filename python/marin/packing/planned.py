@@ -1,6 +1,5 @@
 """Rows of a plan, assembled from the store when they are asked for."""
 
-import json
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +15,7 @@ from marin.engine import read_manifest
 from marin.errors import MarinError
 from marin.mixture import Schedule
 from marin.mixture.order import Places
+from marin.mixture.schedule import load_schedule
 from marin.packing.layout import ROWS_SCHEMA, SCHEDULE_FILE, STAGE, rows_file
 from marin.packing.store import Store
 
@@ -51,7 +51,7 @@ class PlannedRows:
 
     @cached_property
     def schedule(self) -> Schedule:
-        return Schedule.from_json(json.loads(self.checked(SCHEDULE_FILE).read_text()))
+        return load_schedule(self.checked(SCHEDULE_FILE))
 
     def assemble(
         self, start: int, count: int, row_length: int, tokens: NDArray[np.int32]

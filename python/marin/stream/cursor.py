@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from marin.errors import MarinError
+from marin.errors import MALFORMED, MarinError
 
 
 @dataclass(frozen=True)
@@ -50,5 +50,7 @@ class Cursor:
             raw = json.loads(value) if isinstance(value, str) else value
             batches = tuple((int(steps), int(size)) for steps, size in raw["batches"])
             return cls(str(raw["plan"]), int(raw["next_row"]), int(raw["step"]), batches)
-        except (KeyError, TypeError, ValueError) as error:
-            raise MarinError(f"not a cursor ({type(error).__name__}: {error}): {value}") from None
+        except MALFORMED as error:
+            raise MarinError(
+                f"not a cursor ({type(error).__name__}: {error}): {value!r:.200}"
+            ) from None

@@ -9,7 +9,6 @@ A save copies the arrays to the host and returns; writing, checksums and retenti
 the next steps. A directory without a manifest is a save that was killed and counts as absent.
 """
 
-import json
 import re
 import shutil
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from marin.engine import read_manifest, verify_files, write_json, write_manifest
+from marin.engine import read_json, read_manifest, verify_files, write_json, write_manifest
 from marin.engine.manifest import MANIFEST_NAME
 from marin.errors import MarinError
 from marin.train.processes import ALONE, Processes
@@ -155,7 +154,9 @@ def read_state(root: Path, step: int) -> dict[str, Any]:
     manifest = read_manifest(directory)
     for fault in verify_files(directory, manifest):
         raise MarinError(f"{fault}; this checkpoint is damaged, {offer}")
-    state: dict[str, Any] = json.loads((directory / STATE_NAME).read_text())
+    state: dict[str, Any] = read_json(directory / STATE_NAME, "the state of a checkpoint")
+    if not isinstance(state, dict):
+        raise MarinError(f"{directory / STATE_NAME}: no JSON object; {offer}")
     for source, found in ((MANIFEST_NAME, manifest.parameters), (STATE_NAME, state)):
         if found.get("step") != step:
             raise MarinError(

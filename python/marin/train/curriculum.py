@@ -12,7 +12,9 @@ from itertools import accumulate, pairwise
 from math import log, prod
 from typing import Any
 
+from marin.errors import MALFORMED, MarinError
 from marin.train.rates import FLOOR_FRACTION, WARMUP_FRACTION, Rates, compute_scaled_rates
+from marin.validation import is_count, is_finite
 
 QK_EXTENSION = 0.1  # X of `mscale = 1 + X ln(new / old)` at each extension of the row length
 
@@ -178,9 +180,23 @@ class Curriculum:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Curriculum":
-        segments = tuple(Segment(**segment) for segment in value["segments"])
-        decay = tuple((int(tokens), float(fraction)) for tokens, fraction in value["decay"])
-        return cls(**{**value, "segments": segments, "decay": decay})
+        """Raises `MarinError` if `value` is not what `to_json` writes."""
+        try:
+            segments = tuple(Segment(**segment) for segment in value["segments"])
+            decay = tuple((int(tokens), float(fraction)) for tokens, fraction in value["decay"])
+            made = cls(**{**value, "segments": segments, "decay": decay})
+            sizes = [size for s in segments for size in (s.steps, s.batch_size, s.seq_len)]
+            factors = [
+                made.rate_scale,
+                made.qk_extension,
+                *(number for at in decay for number in at),
+            ]
+            whole = all(map(is_count, (*sizes, made.rate_tokens, made.hidden)))
+            if not (whole and all(sizes) and all(map(is_finite, factors)) and segments and decay):
+                raise ValueError("a number is missing or of another kind")
+        except MALFORMED as error:
+            raise MarinError(f"not a curriculum: {type(error).__name__} {error}") from None
+        return made
 
     @cached_property
     def _first_steps(self) -> list[int]:

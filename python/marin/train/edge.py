@@ -32,7 +32,7 @@ def load_config(path: Path, settings: Sequence[str] = ()) -> TrainConfig:
         values = tomllib.loads(path.read_text())
     except OSError as error:
         raise MarinError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MarinError(f"{path}: not valid TOML ({error})") from None
     for name in _PATHS:
         if isinstance(values.get(name), str):
@@ -79,7 +79,7 @@ def _apply(values: dict[str, Any], setting: str) -> None:
         raise MarinError(f"--set {setting}: expected key=value, such as mesh.expert=4")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text
     *tables, last = key.split(".")
     for table in tables:

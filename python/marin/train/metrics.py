@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from marin.engine import read_json_lines
-from marin.errors import MarinError
+from marin.errors import MALFORMED, MarinError
 
 METRICS_NAME = "metrics.jsonl"
 _LONGEST_LINE = 1 << 20  # bytes; the loads of 384 experts in 48 layers take a fifth of it
@@ -70,7 +70,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def last_records(path: Path, length: int, count: int) -> list[dict[str, Any]]:
-    """The last `count` of the lines that end within the first `length` bytes, read from the end."""
+    """The last `count` of the lines that end within the first `length` bytes, read from the end.
+
+    Raises:
+      MarinError: one of them is no JSON object.
+    """
     if not length:
         return []
     with path.open("rb") as file:
@@ -78,8 +82,14 @@ def last_records(path: Path, length: int, count: int) -> list[dict[str, Any]]:
         file.seek(start)
         lines = file.read(length - start).splitlines()
     whole = lines[1:] if start else lines
-    parsed = (json.loads(line) for line in whole[-count:])
-    return [{key: _number(value) for key, value in line.items()} for line in parsed]
+    try:
+        parsed = [json.loads(line) for line in whole[-count:]]
+        return [{key: _number(value) for key, value in line.items()} for line in parsed]
+    except MALFORMED as error:
+        raise MarinError(
+            f"{path}: a line before byte {length:,} is no JSON object ({error}); restore the file "
+            "or start a new run"
+        ) from None
 
 
 def _plain(value: Any) -> Any:

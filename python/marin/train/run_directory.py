@@ -1,13 +1,12 @@
 """The directory of a run: `config.toml`, `plan.json`, `metrics.jsonl`, `checkpoints/`, `wandb/`."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from marin.engine import check_output_root, make_folder, write_json
+from marin.engine import check_output_root, make_folder, read_json, write_json
 from marin.engine.files import PARTIAL_PREFIX
 from marin.engine.lock import LOCK_NAME, held
 from marin.errors import MarinError
@@ -18,6 +17,7 @@ from marin.train.metrics import METRICS_NAME
 from marin.train.source import Leg, Source, first_leg
 
 PLAN_NAME = "plan.json"
+T = TypeVar("T")
 
 # What may change from one start of a run to the next. Most of it decides nothing that is computed;
 # where and how it is computed changes rounding, and a transport which assignments are dropped.
@@ -90,7 +90,7 @@ class RunDirectory:
         """Where the run reads from, by its plan or, before it has one, by its configuration."""
         if not self._plan.is_file():
             return (first_leg(config.shards),)
-        return tuple(Leg.from_json(leg) for leg in self.plan()["legs"])
+        return self._read("legs", lambda legs: tuple(map(Leg.from_json, legs)))
 
     def curriculum(self, config: TrainConfig, source: Source) -> Curriculum:
         """The curriculum of the run, made from the source if there is none yet."""
@@ -102,12 +102,23 @@ class RunDirectory:
                 qk_extension=config.qk_extension,
             )
             self.write_plan(curriculum, source)
-        return Curriculum.from_json(self.plan()["curriculum"])
+        return self.planned_curriculum()
+
+    def planned_curriculum(self) -> Curriculum:
+        """The curriculum in `plan.json`."""
+        return self._read("curriculum", Curriculum.from_json)
+
+    def _read(self, key: str, reader: Callable[[Any], T]) -> T:
+        try:
+            return reader(self.plan()[key])
+        except (KeyError, TypeError):
+            raise MarinError(f"{self._plan}: no {key} of a run in it; restore the file") from None
+        except MarinError as error:
+            raise MarinError(f"{self._plan}: {key}: {error}") from None
 
     def plan(self) -> dict[str, Any]:
         """The content of `plan.json`."""
-        plan: dict[str, Any] = json.loads(self._plan.read_text())
-        return plan
+        return read_plan(self._plan)
 
     def tokenizer(self) -> str | None:
         """The content hash of what made the run's tokens; None before there is a plan."""
@@ -125,6 +136,18 @@ class RunDirectory:
                 "tokenizer": source.tokenizer,
             },
         )
+
+
+def read_plan(path: Path) -> dict[str, Any]:
+    """The content of a run's `plan.json`.
+
+    Raises:
+      MarinError: it cannot be read or holds no plan.
+    """
+    plan = read_json(path, "the plan of a run")
+    if not isinstance(plan, dict) or "curriculum" not in plan:
+        raise MarinError(f"{path}: no curriculum in it; expected the plan of a run")
+    return plan
 
 
 def _first_difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> str | None:

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from marin.engine import read_manifest, verify_files
-from marin.errors import MarinError
+from marin.errors import MALFORMED, MarinError
 from marin.mixture import Schedule
 from marin.packing.shard import REPAIR
 from marin.packing.store import Store
 from marin.stream import Batch, Stream
 from marin.train.curriculum import Segment
+from marin.validation import is_count
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,14 @@ class Leg:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Leg":
-        return cls(value["step"], Path(value["shards"]), value["fingerprint"])
+        """Raises `MarinError` if `value` is not what `to_json` writes."""
+        try:
+            leg = cls(value["step"], Path(value["shards"]), value["fingerprint"])
+        except MALFORMED as error:
+            raise MarinError(f"not a leg of a run: {type(error).__name__} {error}") from None
+        if not is_count(leg.step) or not isinstance(leg.fingerprint, str):
+            raise MarinError(f"not a leg of a run: {value!r:.200}")
+        return leg
 
 
 @dataclass(frozen=True)

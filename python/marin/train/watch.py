@@ -16,8 +16,9 @@ from statistics import median
 from typing import Any
 
 from marin.engine import write_json
-from marin.errors import MarinError
+from marin.errors import MALFORMED, MarinError
 from marin.train.config import WatchConfig
+from marin.validation import is_finite
 
 _WINDOW = 100  # steps that make the usual, and after which a kept rule may speak again
 RECALLED = 2 * _WINDOW  # records that decide what the watch says next
@@ -138,10 +139,12 @@ class _Band:
         try:
             raw = json.loads(path.read_text())
             points = sorted((int(p["tokens"]), float(p["low"]), float(p["high"])) for p in raw)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, *MALFORMED) as error:
             raise MarinError(
                 f"{path}: not a forecast ({error}); expected a list of tokens, low and high"
             ) from None
+        if not all(map(is_finite, (value for point in points for value in point))):
+            raise MarinError(f"{path}: a forecast with numbers that are not finite")
         if not points:
             raise MarinError(f"{path}: a forecast without points")
         return cls(points)
