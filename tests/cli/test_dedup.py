@@ -37,6 +37,17 @@ def test_json_has_the_promised_keys(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "a.parquet").is_file()
 
 
+def test_it_is_a_command_of_datakit_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": ["a", "b"], "text": ["cat", "cat"]}), path)
+    written = []
+    for number, command in enumerate((["dedup"], ["datakit", "dedup"])):
+        out = tmp_path / f"out{number}"
+        app([*command, str(path), "--out", str(out)], standalone_mode=False)
+        written.append([file.read_bytes() for file in sorted(out.iterdir())])
+    assert written[0] == written[1]
+
+
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     done = marin("dedup", str(tmp_path / "absent"), "--out", str(tmp_path / "out"))
     assert done.returncode == 2

@@ -1,7 +1,9 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,6 +12,7 @@ import marin
 from marin import MarinError
 from marin.cli.app import app
 from marin.datakit import build, load_settings, plan
+from marin.datakit.dedup.signatures import sign_files
 from marin.datakit.inspect import trace
 from marin.engine import read_manifest
 
@@ -139,7 +142,24 @@ def test_another_evaluation_set_that_finds_the_same_costs_no_deduplication(
 def test_one_worker_and_two_give_the_same_bytes(tmp_path: Path) -> None:
     one = build(load_settings(_write(tmp_path / "a")))
     two = build(load_settings(_write(tmp_path / "b", engine="2")))
-    assert _contents(one["store"]) == _contents(two["store"])
+    for stage in ("contamination", "dedup", "store"):
+        assert _contents(one[stage]) == _contents(two[stage])
+
+
+def test_the_documents_are_signed_by_the_build_s_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed: list[int] = []
+
+    def sign(files: Sequence[object], *arguments: Any) -> list[Path]:
+        signed.append(len(files))
+        return sign_files(files, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("marin.datakit.dedup.run.sign_files", sign)
+    build(load_settings(_write(tmp_path / "a")))
+    assert signed == []
+    build(load_settings(_write(tmp_path / "b", engine="2")))
+    assert signed == [2]
 
 
 def test_two_ray_nodes_give_the_same_bytes_as_this_process(

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from marin.cli.dedup import dedup as dedup_command
 from marin.cli.options import refuse
 from marin.cli.output import print_json, print_table, progress_for
 from marin.errors import MarinError
@@ -104,6 +105,9 @@ def ingest(
     directory = run(source, root, engine=engine_for(engine), progress=progress_for(json_output))
     require_documents([directory])
     _finish(directory, json_output)
+
+
+app.command("dedup")(dedup_command)
 
 
 @app.command()

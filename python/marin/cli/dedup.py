@@ -1,4 +1,4 @@
-"""`marin dedup INPUT... --out DIR`."""
+"""`marin dedup INPUT... --out DIR`, which is `marin datakit dedup` too."""
 
 import re
 import sys
@@ -124,7 +124,7 @@ def dedup(
             directory,
             config,
             against=against or (),
-            engine=None if engine == "local" else engine_for(engine),
+            engine=engine_for(engine),
             progress=progress,
         )
         summary = read_manifest(directory).summary

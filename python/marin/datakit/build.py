@@ -193,6 +193,7 @@ class _Stages:
             self.root,
             self.settings.dedup,
             removed=done.get("contamination"),
+            engine=self.engine,
             progress=self.progress,
         )
 

@@ -97,7 +97,7 @@ def test_means_and_order_do_not_show_in_the_bytes(tmp_path: Path) -> None:
     a = write(tmp_path / "in" / "a.parquet", texts[:half])
     b = write(tmp_path / "in" / "b.parquet", texts[half:], first=half)
     outputs = set()
-    engines = [None, None, None, Local()]
+    engines = [None, None, Local(), Local(2)]
     for number, (inputs, config) in enumerate(
         [
             ([a, b], DedupConfig(threads=1)),

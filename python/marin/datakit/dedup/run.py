@@ -38,6 +38,7 @@ from marin.datakit.dedup.signatures import (
 )
 from marin.engine import (
     Engine,
+    Local,
     Progress,
     Silent,
     StageDir,
@@ -243,7 +244,7 @@ def _decide(
     )
     threads = config.thread_count
     add_anchors(session, anchors)
-    if engine is None:
+    if engine is None or engine == Local():
         _sign_here(session, files, groups, threads, progress)
     else:
         signed = sign_files(files, spill.parent / SIGNATURES, config, engine, progress)
