@@ -2,8 +2,8 @@
 
 Each makes a revised schedule, in which everything before the step stays as it was, plans and packs
 it, and adds a leg to the run: steps before the change are read from the old shards, later ones from
-the new. A change made before at that step or a later one is replaced. The learning rate goes in a
-line from where it is to 5 % of its peak at the new end.
+the new. A change made before at that step or a later one is replaced. Where the end moves, the
+learning rate goes in a line from where it is to 5 % of its peak at the new end.
 """
 
 import shutil
