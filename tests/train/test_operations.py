@@ -149,6 +149,22 @@ def test_more_than_a_quarter_is_cut_only_by_force(run: Path) -> None:
         shorten(run, to=20 * TOKENS)
 
 
+def test_shortening_twice_cuts_no_more_than_a_quarter_of_the_first_plan(run: Path) -> None:
+    shorten(run, to=31 * TOKENS)
+    with pytest.raises(MarinError, match=f"75 % of the {STEPS * TOKENS} that the run was first"):
+        shorten(run, to=24 * TOKENS)
+    assert shorten(run, to=24 * TOKENS, force=True).steps == 24
+
+
+def test_a_branch_is_measured_by_its_own_end(run: Path) -> None:
+    changed = branch(run, at=10, cooldown=10)
+    with pytest.raises(MarinError, match=f"75 % of the {20 * TOKENS} that the run was first"):
+        shorten(changed.run, to=14 * TOKENS)
+    assert shorten(changed.run, to=16 * TOKENS).steps == 16
+    with pytest.raises(MarinError, match=f"75 % of the {20 * TOKENS} that the run was first"):
+        shorten(changed.run, to=13 * TOKENS)
+
+
 def test_a_branch_leaves_its_parent_untouched_and_decays_to_the_floor(run: Path) -> None:
     before = files(run)
     changed = branch(run, at=10, cooldown=6, seq_len=256)
