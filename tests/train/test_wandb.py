@@ -69,6 +69,27 @@ def test_a_hanging_wandb_delays_neither_steps_nor_the_end(
     assert not mirror.close()
 
 
+@pytest.mark.parametrize("init", ["raise ImportError('broken')", "import time; time.sleep(1000)"])
+def test_a_long_order_waits_for_no_reader(
+    run: Path, init: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run.parent / "packages" / "wandb.py").write_text(init)
+    monkeypatch.setattr(wandb_mirror, "_GRACE_SECONDS", 0.2)
+    (run / "metrics.jsonl").touch()
+    begin = time.perf_counter()
+    mirror = WandbMirror(run, {**SETTINGS, "config": {"long": "x" * 200_000}})
+    assert not mirror.close()
+    assert time.perf_counter() - begin < 10
+
+
+def test_a_mirror_that_cannot_start_is_done_without(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (run / "wandb").touch()  # a file where the folder is to be
+    assert not WandbMirror(run, SETTINGS).close()
+    assert "goes on without W&B" in caplog.text
+
+
 def test_offline_unless_the_usual_environment_says_otherwise() -> None:
     assert mirror_environment({})["WANDB_MODE"] == "offline"
     assert mirror_environment({"WANDB_MODE": "online"})["WANDB_MODE"] == "online"

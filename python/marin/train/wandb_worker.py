@@ -1,7 +1,7 @@
 """The process that `wandb_mirror` starts: reads new lines of a metrics file, logs them to W&B.
 
-Standard library and wandb alone, so that it starts fast and needs little memory. The first line
-of standard input is the order (JSON); the end of input means that the file is complete.
+Standard library and wandb alone, so that it starts fast and needs little memory. The argument is
+the order (a JSON file); the end of standard input means that the metrics are complete.
 """
 
 import json
@@ -19,7 +19,7 @@ _NUMBERS = ("nan", "inf", "-inf")
 def main() -> None:
     import wandb
 
-    order = json.loads(sys.stdin.buffer.readline())
+    order = json.loads(Path(sys.argv[1]).read_text())
     position = Path(order["run"], "wandb", "mirror.json")
     logged = json.loads(position.read_text())["step"] if position.is_file() else -1
     session = wandb.init(
