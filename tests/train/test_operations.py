@@ -25,6 +25,7 @@ from marin.train.run import run as start
 from marin.train.run_directory import RunDirectory
 from marin.train.source import Source, check_vocab, open_source
 from marin.train.telemetry import cursor_of
+from marin.train.wandb_mirror import mirror_settings
 
 TOKENS = 1_024  # per batch
 STEPS = 40
@@ -250,6 +251,20 @@ def test_a_run_without_a_checkpoint_is_changed_from_its_first_step_on(run: Path)
     assert (changed.step, changed.steps) == (0, 32)
     assert [leg.step for leg in source.legs] == [0]
     assert set(source.read(0).cells.tolist()) == {source.cells.index("c01q1")}
+
+
+def test_wandb_is_told_that_steps_may_come_out_otherwise(run: Path) -> None:
+    directory = RunDirectory(run)
+
+    def history(*settings: str) -> str:
+        told: str = mirror_settings(directory.config(settings), directory, 20)["history"]
+        return told
+
+    before = history()
+    assert history("log.detail_every=3", "stop_at=30", "checkpoint.every=2") == before
+    assert history("mesh.expert=2") != before
+    shorten(run, to=32 * TOKENS)
+    assert history() != before
 
 
 def test_a_damaged_newest_checkpoint_is_refused_and_the_one_before_offered(run: Path) -> None:

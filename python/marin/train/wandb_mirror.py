@@ -6,6 +6,7 @@ also happens when the run is killed. Offline unless the usual environment (`WAND
 `WANDB_API_KEY`) says otherwise.
 """
 
+import hashlib
 import logging
 import os
 import subprocess
@@ -15,11 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from marin.engine import write_json
+from marin.engine.manifest import fingerprint
 from marin.train import wandb_worker
+from marin.train.config import TrainConfig
 from marin.train.metrics import METRICS_NAME
+from marin.train.run_directory import RunDirectory
 
 _GRACE_SECONDS = 15.0
 _ORDER_NAME = "order.json"
+
+# Parts of a configuration that change no number of a step.
+_NOT_COMPUTED = {"shards", "run", "checkpoint", "log", "watch", "stop_at", "profile"}
 
 logger = logging.getLogger("marin.train")
 
@@ -63,6 +70,30 @@ def _started(run: Path, settings: Mapping[str, Any]) -> "subprocess.Popen[bytes]
             env=mirror_environment(os.environ),
             start_new_session=True,
         )
+
+
+def mirror_settings(config: TrainConfig, directory: RunDirectory, start: int) -> dict[str, Any]:
+    """What W&B is told of a run that goes on from step `start`."""
+    path = directory.path.resolve()
+    plan, plain = directory.plan(), config.to_dict()
+    return {
+        # The same directory is the same W&B run, however often it is gone on with.
+        "id": hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest(),
+        "name": path.name,
+        "group": path.parent.name,
+        "project": config.log.project,
+        # With the plan, what W&B keeps of a run is a rung of a ladder by itself.
+        "config": plain | {"plan": plan},
+        "start": start,
+        # While this stays, a step that is trained again is equal to the last bit.
+        "history": fingerprint(
+            {
+                "config": {key: plain[key] for key in plain.keys() - _NOT_COMPUTED},
+                "curriculum": plan["curriculum"],
+                "legs": [(leg["step"], leg["fingerprint"]) for leg in plan["legs"]],
+            }
+        ),
+    }
 
 
 def mirror_environment(environment: Mapping[str, str]) -> dict[str, str]:
