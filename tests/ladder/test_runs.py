@@ -142,6 +142,9 @@ def test_exported_runs_are_the_same_rungs(runs: list[Path], tmp_path: Path) -> N
     assert _plain(load(exports, None)) == _plain(load(runs[:3], None))
 
 
+ORDER = {"id": "a", "name": "d16", "group": "g", "project": "p", "start": 0, "history": "one"}
+
+
 def test_the_mirrors_offline_files_are_the_same_rung_over_a_restart(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +152,7 @@ def test_the_mirrors_offline_files_are_the_same_rung_over_a_restart(
     run = tmp_path / "d16"
     run.mkdir()
     lines = (runs[0] / "metrics.jsonl").read_text().splitlines(keepends=True)
-    order = {"id": "a", "name": "d16", "group": "g", "project": "p", "config": settings(runs[0])}
+    order = ORDER | {"config": settings(runs[0])}
     for end in (25, STEPS):
         (run / "metrics.jsonl").write_text("".join(lines[:end]))
         assert WandbMirror(run, order).close()
@@ -159,6 +162,25 @@ def test_the_mirrors_offline_files_are_the_same_rung_over_a_restart(
     ladder = load([folder, *runs[1:3]], None)
     assert _plain(ladder) == _plain(load(runs[:3], None))
     assert read_wandb(folder).name == "d16"
+
+
+def test_steps_that_were_trained_again_with_other_data_are_what_wandb_files_say(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = tmp_path / "d16"
+    run.mkdir()
+    lines = (runs[0] / "metrics.jsonl").read_text().splitlines(keepends=True)
+    undone = [json.dumps(json.loads(line) | {"loss": 9.0, "gone": 1}) + "\n" for line in lines]
+    order = ORDER | {"config": settings(runs[0])}
+    (run / "metrics.jsonl").write_text("".join(lines[:20] + undone[20:25]))
+    assert WandbMirror(run, order).close()
+    (run / "metrics.jsonl").write_text("".join(lines))
+    assert WandbMirror(run, order | {"start": 20, "history": "two"}).close()
+    found = read_wandb(run / "wandb")
+    assert found.name == "d16"
+    assert not any("gone" in record for record in found.history)
+    assert _plain(load([run / "wandb", *runs[1:3]], None)) == _plain(load(runs[:3], None))
 
 
 @pytest.mark.parametrize("content", [b"", b"other", b":W&B\xe1\xbe\x00\x00\x00"])

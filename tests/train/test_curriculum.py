@@ -32,6 +32,41 @@ def test_qk_scale_grows_at_extensions_alone() -> None:
     assert plan.at(99).qk_scale == plan.at(50).qk_scale
 
 
+def steps(count: int) -> list[Segment]:
+    return [Segment(count, 8, 128, "one")]
+
+
+def fractions(plan: Curriculum) -> list[float]:
+    return [plan.rate_fraction(plan.at(step).tokens_after) for step in range(plan.steps)]
+
+
+@pytest.mark.parametrize("step", [0, 5, 10, 500])
+def test_a_shortened_run_warms_up_to_its_peak_and_ends_on_the_floor(step: int) -> None:
+    plan = Curriculum.plan(steps(1_000), hidden=64)
+    for count in (900, 800):  # the second change begins where the first did
+        shorter = fractions(plan.revised(step, steps(count)))
+        plan = plan.revised(step, steps(count))
+        assert max(shorter) == shorter[9] == 1.0
+        assert shorter[-1] == pytest.approx(0.05)
+        assert shorter[:10] == fractions(Curriculum.plan(steps(1_000), hidden=64))[:10]
+        falls = [a - b for a, b in pairwise(shorter[max(step, 10) - 1 :])]
+        assert falls == pytest.approx([falls[0]] * len(falls))
+
+
+def test_a_warm_up_that_the_new_end_cuts_turns_half_way() -> None:
+    plan = Curriculum.plan(steps(1_000), hidden=64).revised(2, steps(10))
+    assert fractions(plan) == pytest.approx(
+        [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.4625, 0.325, 0.1875, 0.05]
+    )
+
+
+def test_a_change_that_keeps_the_end_keeps_every_rate() -> None:
+    plan = Curriculum.plan(steps(1_000), hidden=64)
+    for step in (0, 5, 500, 999):
+        other = plan.revised(step, [Segment(999, 8, 128, "one"), Segment(1, 8, 128, "two")])
+        assert fractions(other) == fractions(plan)
+
+
 @settings(deadline=None, max_examples=50)
 @given(
     st.lists(

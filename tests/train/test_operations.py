@@ -25,6 +25,7 @@ from marin.train.run import run as start
 from marin.train.run_directory import RunDirectory
 from marin.train.source import Source, check_vocab, open_source
 from marin.train.telemetry import cursor_of
+from marin.train.wandb_mirror import mirror_settings
 
 TOKENS = 1_024  # per batch
 STEPS = 40
@@ -149,6 +150,22 @@ def test_more_than_a_quarter_is_cut_only_by_force(run: Path) -> None:
         shorten(run, to=20 * TOKENS)
 
 
+def test_shortening_twice_cuts_no_more_than_a_quarter_of_the_first_plan(run: Path) -> None:
+    shorten(run, to=31 * TOKENS)
+    with pytest.raises(MarinError, match=f"75 % of the {STEPS * TOKENS} that the run was first"):
+        shorten(run, to=24 * TOKENS)
+    assert shorten(run, to=24 * TOKENS, force=True).steps == 24
+
+
+def test_a_branch_is_measured_by_its_own_end(run: Path) -> None:
+    changed = branch(run, at=10, cooldown=10)
+    with pytest.raises(MarinError, match=f"75 % of the {20 * TOKENS} that the run was first"):
+        shorten(changed.run, to=14 * TOKENS)
+    assert shorten(changed.run, to=16 * TOKENS).steps == 16
+    with pytest.raises(MarinError, match=f"75 % of the {20 * TOKENS} that the run was first"):
+        shorten(changed.run, to=13 * TOKENS)
+
+
 def test_a_branch_leaves_its_parent_untouched_and_decays_to_the_floor(run: Path) -> None:
     before = files(run)
     changed = branch(run, at=10, cooldown=6, seq_len=256)
@@ -177,7 +194,7 @@ def test_another_mixture_holds_from_the_newest_checkpoint_on(run: Path) -> None:
     old_source, old = opened(run)
     remix(run, specification=only(old_source, "c00q0"))
     source, new = opened(run)
-    assert new.steps == old.steps
+    assert [new.at(s).rates for s in range(STEPS)] == [old.at(s).rates for s in range(STEPS)]
     for step in range(20):
         np.testing.assert_array_equal(source.read(step).cells, old_source.read(step).cells)
     later = np.concatenate([source.read(step).cells for step in range(20, new.steps)])
@@ -234,6 +251,20 @@ def test_a_run_without_a_checkpoint_is_changed_from_its_first_step_on(run: Path)
     assert (changed.step, changed.steps) == (0, 32)
     assert [leg.step for leg in source.legs] == [0]
     assert set(source.read(0).cells.tolist()) == {source.cells.index("c01q1")}
+
+
+def test_wandb_is_told_that_steps_may_come_out_otherwise(run: Path) -> None:
+    directory = RunDirectory(run)
+
+    def history(*settings: str) -> str:
+        told: str = mirror_settings(directory.config(settings), directory, 20)["history"]
+        return told
+
+    before = history()
+    assert history("log.detail_every=3", "stop_at=30", "checkpoint.every=2") == before
+    assert history("mesh.expert=2") != before
+    shorten(run, to=32 * TOKENS)
+    assert history() != before
 
 
 def test_a_damaged_newest_checkpoint_is_refused_and_the_one_before_offered(run: Path) -> None:

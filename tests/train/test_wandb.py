@@ -11,6 +11,7 @@ from marin.train.metrics import MetricsLog
 from marin.train.wandb_mirror import WandbMirror, mirror_environment
 
 SETTINGS = {"id": "a", "project": "p", "group": "g", "name": "n", "config": {}}
+SETTINGS |= {"start": 0, "history": "one"}
 STAND_IN = """
 import json, os, time
 def Settings(**_): return None
@@ -20,9 +21,10 @@ class Run:
     def log(self, values, step):
         with open(self.path, "a") as file: file.write(json.dumps([step, values]) + "\\n")
     def finish(self): pass
-def init(dir, **_):
+def init(dir, id, name, notes="", **_):
     if os.environ.get("STAND_IN_HANGS"): time.sleep(1000)
-    return Run(os.path.join(dir, "logged.jsonl"))
+    with open(os.path.join(dir, id + ".name"), "w") as file: file.write(name + ": " + notes)
+    return Run(os.path.join(dir, id + ".jsonl"))
 """
 
 
@@ -37,21 +39,49 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def go(run: Path, start: int, stop: int, history: str = "one", loss: float = 3.0) -> None:
+    """Trains steps `start` to `stop`, of which the metrics file may hold some already."""
+    path = run / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    log = MetricsLog(path, sum(map(len, lines[:start])))
+    mirror = WandbMirror(run, {**SETTINGS, "start": start, "history": history})
+    for step in range(start, stop):
+        log.write({"step": step, "loss": loss, "cells": {"a": 1}, "expert_load": [[0.5, 0.5]]})
+    log.close()
+    assert mirror.close()
+
+
+def read(path: Path) -> list[tuple[int, dict[str, object]]]:
+    return [tuple(json.loads(line)) for line in path.read_text().splitlines()]
+
+
 def test_the_mirror_logs_every_step_once_over_a_restart(run: Path) -> None:
-    length = 0
-    for start, stop in ((0, 4), (2, 6)):  # the second start trains steps 2 and 3 again
-        log = MetricsLog(run / "metrics.jsonl", length)
-        mirror = WandbMirror(run, SETTINGS)
-        for step in range(start, stop):
-            if step == 2:
-                length = log.sync()
-            log.write({"step": step, "loss": 3.0, "cells": {"a": 1}, "expert_load": [[0.5, 0.5]]})
-        log.close()
-        assert mirror.close()
-    logged = [json.loads(line) for line in (run / "logged.jsonl").read_text().splitlines()]
+    go(run, 0, 4)
+    go(run, 2, 6)  # trains steps 2 and 3 again
+    logged = read(run / "a.jsonl")
     assert [step for step, _ in logged] == list(range(6))
     expected = {"loss": 3.0, "cells/a": 1, "expert_load/0": {"histogram": [0.5, 0.5]}}
     assert all(values == expected for _, values in logged)
+
+
+def test_steps_that_are_trained_again_with_other_data_begin_another_wandb_run(run: Path) -> None:
+    go(run, 0, 4)
+    go(run, 2, 5, "two", 2.0)
+    go(run, 4, 6, "two", 2.0)  # killed after step 4; equal to the last bit
+    go(run, 6, 7, "three", 1.0)  # a change that undoes nothing
+    go(run, 3, 5, "four", 0.5)
+    logged = [
+        [(step, values["loss"]) for step, values in read(run / f"{name}.jsonl")]
+        for name in ("a", "a-1", "a-2")
+    ]
+    assert logged == [
+        [(0, 3.0), (1, 3.0), (2, 3.0), (3, 3.0)],
+        [(2, 2.0), (3, 2.0), (4, 2.0), (5, 2.0), (6, 1.0)],
+        [(3, 0.5), (4, 0.5)],
+    ]
+    assert (run / "a-2.name").read_text() == (
+        "n-from-3: Goes on from step 3 of run a-1, whose later steps were undone."
+    )
 
 
 def test_a_hanging_wandb_delays_neither_steps_nor_the_end(
@@ -67,6 +97,27 @@ def test_a_hanging_wandb_delays_neither_steps_nor_the_end(
     assert time.perf_counter() - begin < 2
     log.close()
     assert not mirror.close()
+
+
+@pytest.mark.parametrize("init", ["raise ImportError('broken')", "import time; time.sleep(1000)"])
+def test_a_long_order_waits_for_no_reader(
+    run: Path, init: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run.parent / "packages" / "wandb.py").write_text(init)
+    monkeypatch.setattr(wandb_mirror, "_GRACE_SECONDS", 0.2)
+    (run / "metrics.jsonl").touch()
+    begin = time.perf_counter()
+    mirror = WandbMirror(run, {**SETTINGS, "config": {"long": "x" * 200_000}})
+    assert not mirror.close()
+    assert time.perf_counter() - begin < 10
+
+
+def test_a_mirror_that_cannot_start_is_done_without(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (run / "wandb").touch()  # a file where the folder is to be
+    assert not WandbMirror(run, SETTINGS).close()
+    assert "goes on without W&B" in caplog.text
 
 
 def test_offline_unless_the_usual_environment_says_otherwise() -> None:

@@ -104,7 +104,7 @@ def resume(
 def shorten(
     run: Annotated[Path, typer.Argument(help="Directory of the run; it must not be training.")],
     to: Annotated[int, typer.Option(help="Tokens of the whole run, those seen included.")],
-    force: Annotated[bool, typer.Option("--force", help="Allow cuts of more than 25 %.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Cut more than 25 % in all.")] = False,
     json_output: Json = False,
 ) -> None:
     """End a run earlier: the rate decays to the same floor, phases and row lengths move along."""

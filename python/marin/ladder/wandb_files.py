@@ -2,7 +2,8 @@
 
 A `.wandb` file is a log of records in the format of LevelDB (blocks of 32 KiB, each record in one
 or more chunks of checksum, length, type and data), after a header of seven bytes; a record is a
-protocol buffer of wandb. A run that was stopped and resumed has one file per start.
+protocol buffer of wandb. A run that was stopped and resumed has one file per start; a file that
+begins before the last one ended replaces what that one says from there on.
 """
 
 import json
@@ -10,6 +11,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +48,13 @@ def read_wandb(path: Path) -> WandbRun:
     """
     if not path.is_dir() and path.suffix != ".wandb":
         return _exported(path, _export(path) or {})
-    name, config = path.stem, {}
+    name, config = "", {}
     steps: dict[int, dict[str, Any]] = {}
     for file in _files(path) if path.is_dir() else [path]:
+        found: dict[int, dict[str, Any]] = {}
         for record in _records(file):
             if record.HasField("run"):
-                name = record.run.display_name or record.run.run_id or name
+                name = name or record.run.display_name or record.run.run_id
                 for item in record.run.config.update:
                     config[item.key] = json.loads(item.value_json)
             if record.HasField("history"):
@@ -60,8 +63,11 @@ def read_wandb(path: Path) -> WandbRun:
                     for item in record.history.item
                 }
                 step = int(values.get("_step", record.history.step.num))
-                steps.setdefault(step, {"_step": step}).update(values)
-    return WandbRun(name, _unwrapped(config), [steps[step] for step in sorted(steps)])
+                found.setdefault(step, {"_step": step}).update(values)
+        first = min(found, default=inf)
+        steps = {step: values for step, values in steps.items() if step < first} | found
+    history = [steps[step] for step in sorted(steps)]
+    return WandbRun(name or path.stem, _unwrapped(config), history)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -84,19 +84,26 @@ class Curriculum:
         return cls(tuple(segments), decay, total, hidden, rate_scale, qk_extension)
 
     def revised(self, step: int, segments: Sequence[Segment]) -> "Curriculum":
-        """The same up to `step`; from there the segments of a new plan, with the learning rate
-        decaying in a line from what it is now to the floor at the new end.
+        """The same up to `step`; from there the segments of a new plan.
+
+        Where the end stays, so does the learning rate. Otherwise it decays in a line from what it
+        is now to the floor at the new end. A warm-up goes on to where it was to end, or half way to
+        the new end if that comes sooner, and the line begins there.
 
         Raises:
           ValueError: the new segments do not begin with the steps that were trained.
         """
         seen = self.at(step).tokens if step < self.steps else self.tokens
-        past = tuple((tokens, fraction) for tokens, fraction in self.decay if tokens < seen)
         changed = replace(self, segments=tuple(segments))
         if changed.shapes_before(step) != self.shapes_before(step):
             raise ValueError(f"the new segments differ from the old ones before step {step}")
-        now = (seen, self.rate_fraction(seen))
-        return replace(changed, decay=(*past, now, (changed.tokens, FLOOR_FRACTION)))
+        if changed.tokens == self.tokens:
+            return changed
+        warm = next((tokens for tokens, fraction in self.decay if fraction == 1.0), 0)
+        turn = max(seen, min(warm, (seen + changed.tokens) // 2))
+        past = tuple(point for point in self.decay if point[0] < turn)
+        line = ((turn, self.rate_fraction(turn)), (changed.tokens, FLOOR_FRACTION))
+        return replace(changed, decay=past + line)
 
     @property
     def steps(self) -> int:

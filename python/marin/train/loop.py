@@ -20,6 +20,7 @@ from marin.train.curriculum import Curriculum, StepPlan
 from marin.train.data import ReadyBatch
 from marin.train.evaluation import Evaluator
 from marin.train.metrics import MetricsLog
+from marin.train.processes import Processes
 from marin.train.source import Source
 from marin.train.state import TrainState, named_arrays
 from marin.train.step import StepMetrics, constants_of
@@ -67,6 +68,7 @@ class Loop:
         log: MetricsLog | None,
         saved: dict[str, Any],
         recalled: Sequence[dict[str, Any]],
+        processes: Processes,
     ) -> None:
         self._config = config
         self._source = source
@@ -77,7 +79,7 @@ class Loop:
         self._log = log
         self._cells = CellTokens(source.cells, saved.get("cells", {}))
         self._unigram = float(saved["unigram_loss"])
-        self._watch = Watch(config.watch)
+        self._watch = Watch(config.watch, processes)
         self._watch.recall(recalled)
         self._clock = time.perf_counter()
 
@@ -163,8 +165,7 @@ class Loop:
         if self._log is not None:
             self._log.write(record)
         advance(1)
-        if self._watch.stops(alarms):
-            raise self._watch.keep_evidence(self._config.run, alarms)
+        self._watch.enforce(self._config.run)
 
     def _targets(self, plan: StepPlan) -> dict[str, float]:
         """What the mixture asks for up to the end of a step, beside what was read."""

@@ -2,8 +2,8 @@
 
 Each makes a revised schedule, in which everything before the step stays as it was, plans and packs
 it, and adds a leg to the run: steps before the change are read from the old shards, later ones from
-the new. A change made before at that step or a later one is replaced. The learning rate goes in a
-line from where it is to 5 % of its peak at the new end.
+the new. A change made before at that step or a later one is replaced. Where the end moves, the
+learning rate goes in a line from where it is to 5 % of its peak at the new end.
 """
 
 import shutil
@@ -21,7 +21,7 @@ from marin.train.edge import write_config
 from marin.train.run_directory import RunDirectory
 from marin.train.source import Leg, Source, first_leg, open_source
 
-MAX_SHORTENING = 0.25  # share of the token budget that pays for hardware trouble without --force
+MAX_SHORTENING = 0.25  # share of the first plan that pays for hardware trouble without --force
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ def shorten(
 
     Raises:
       MarinError: the run is being trained or complete; `to` is not between the tokens seen and the
-        old horizon, or cuts more than 25 % without `force`.
+        old horizon, or cuts more than 25 % of what the run was first planned for without `force`.
+        A branch was first planned for the tokens up to the end of its cooldown.
     """
     directory = RunDirectory(path)
     config = directory.config()
@@ -57,10 +58,11 @@ def shorten(
                 f"{path}: shorten to {to} tokens, expected between {seen} (its newest checkpoint, "
                 f"step {step}) and {curriculum.tokens} (its horizon)"
             )
-        if to < (1 - MAX_SHORTENING) * curriculum.tokens and not force:
+        budget = directory.budget(curriculum)
+        if to < (1 - MAX_SHORTENING) * budget and not force:
             raise MarinError(
-                f"{path}: {to} tokens are less than 75 % of the horizon of {curriculum.tokens}; "
-                "choose more, or give --force"
+                f"{path}: {to} tokens are less than 75 % of the {budget} that the run was first "
+                "planned for; choose more, or give --force"
             )
         schedule = Schedule.from_json(source.schedule).revised(step, horizon=to)
         return _revise(directory, source, curriculum, step, schedule, progress)

@@ -4,7 +4,6 @@ It goes on from its newest complete checkpoint and ends with the same bits as a 
 stopped.
 """
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from marin.train.source import Source, check_files, check_vocab, first_leg, open
 from marin.train.state import fill_named, named_arrays, take_apart
 from marin.train.telemetry import Cost, cursor_of
 from marin.train.unigram import unigram_loss
-from marin.train.wandb_mirror import WandbMirror
+from marin.train.wandb_mirror import WandbMirror, mirror_settings
 from marin.train.watch import RECALLED
 
 _TAIL = 0.05  # share of the steps whose mean loss is reported beside the last one
@@ -164,7 +163,7 @@ def train(
             log = MetricsLog(directory.metrics, logged)
             stack.callback(log.close)
             if config.log.wandb:
-                mirror = WandbMirror(directory.path, _wandb_settings(config, directory))
+                mirror = WandbMirror(directory.path, mirror_settings(config, directory, start))
                 stack.callback(mirror.close)
         batches = stack.enter_context(feed(source.read, steps, mesh, readers))
         evaluator = evaluation_of(config, source, trainee, curriculum, compiler, processes)
@@ -179,7 +178,8 @@ def train(
                 lambda: unigram_loss(source.read_whole, curriculum.steps, config.model.vocab)
             )
         cost = _cost(config, curriculum, mesh)
-        loop = Loop(config, source, curriculum, checkpoints, evaluator, cost, log, saved, recalled)
+        beside = (checkpoints, evaluator, cost, log, saved, recalled, processes)
+        loop = Loop(config, source, curriculum, *beside)
         task = stack.enter_context(progress.task("Train", total=curriculum.steps))
         task.advance(start)
         loop.go(steps, state, batches, compiler, task.advance)
@@ -231,19 +231,6 @@ def _check_batches(curriculum: Curriculum, config: TrainConfig) -> None:
                 f"{parts} equal parts (mesh {mesh.replica} x {mesh.data} x {mesh.expert}, "
                 f"{config.microbatches} microbatches); change the mesh or the batch size"
             )
-
-
-def _wandb_settings(config: TrainConfig, directory: RunDirectory) -> dict[str, Any]:
-    path = directory.path.resolve()
-    return {
-        # The same directory is the same W&B run, however often it is gone on with.
-        "id": hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest(),
-        "name": path.name,
-        "group": path.parent.name,
-        "project": config.log.project,
-        # With the plan, what W&B keeps of a run is a rung of a ladder by itself.
-        "config": config.to_dict() | {"plan": directory.plan()},
-    }
 
 
 def _result(directory: RunDirectory, curriculum: Curriculum) -> RunResult:

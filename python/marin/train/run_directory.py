@@ -124,11 +124,19 @@ class RunDirectory:
         """The content hash of what made the run's tokens; None before there is a plan."""
         return self.plan().get("tokenizer") if self._plan.is_file() else None
 
+    def budget(self, curriculum: Curriculum) -> int:
+        """Tokens of the first plan of the run; a branch has its own, which ends its cooldown."""
+        if not self._plan.is_file():
+            return curriculum.tokens
+        budget: int = self.plan().get("budget", curriculum.rate_tokens)
+        return budget
+
     def write_plan(self, curriculum: Curriculum, source: Source) -> None:
-        """Replaces `plan.json`."""
+        """Replaces `plan.json`; the budget stays."""
         write_json(
             self._plan,
             {
+                "budget": self.budget(curriculum),
                 "curriculum": curriculum.to_json(),
                 "legs": [leg.to_json() for leg in source.legs],
                 "cells": list(source.cells),

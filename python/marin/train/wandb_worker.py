@@ -1,7 +1,11 @@
 """The process that `wandb_mirror` starts: reads new lines of a metrics file, logs them to W&B.
 
-Standard library and wandb alone, so that it starts fast and needs little memory. The first line
-of standard input is the order (JSON); the end of input means that the file is complete.
+Standard library and wandb alone, so that it starts fast and needs little memory. The argument is
+the order (a JSON file); the end of standard input means that the metrics are complete.
+
+Steps that are trained again are equal to what W&B has, unless the order's `history` has changed.
+W&B cannot go back, so they then begin another W&B run of the group: the one before holds the truth
+up to there.
 """
 
 import json
@@ -19,15 +23,14 @@ _NUMBERS = ("nan", "inf", "-inf")
 def main() -> None:
     import wandb
 
-    order = json.loads(sys.stdin.buffer.readline())
-    position = Path(order["run"], "wandb", "mirror.json")
-    logged = json.loads(position.read_text())["step"] if position.is_file() else -1
+    order = json.loads(Path(sys.argv[1]).read_text())
+    path = Path(order["run"], "wandb", "mirror.json")
+    place = _place(order, json.loads(path.read_text()) if path.is_file() else {})
     session = wandb.init(
         dir=order["run"],
-        id=order["id"],
         project=order["project"],
         group=order["group"],
-        name=order["name"],
+        **_names(order, place),
         config=order["config"],
         resume="allow",
         settings=wandb.Settings(x_disable_stats=True, console="off"),
@@ -36,15 +39,36 @@ def main() -> None:
         complete = False
         while True:
             for record in _new_records(metrics):
-                # A resumed run writes some steps again, equal to the last bit; W&B has them.
-                if record["step"] > logged:
+                if record["step"] > place["step"]:
                     session.log(flatten(record), step=record["step"])
-                    logged = record["step"]
-            _write_position(position, logged)
+                    place["step"] = record["step"]
+            _write_place(path, place)
             if complete:
                 break
             complete = _input_closed()
     session.finish()
+
+
+def _place(order: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The last step that W&B has, and in which part of the run: `part` is the number of the W&B
+    run, `first` its first step."""
+    place = {"step": -1, "history": order["history"], "part": 0, "first": 0, **kept}
+    if place["history"] != order["history"] and order["start"] <= place["step"]:
+        place |= {"part": place["part"] + 1, "first": order["start"], "step": order["start"] - 1}
+    return place | {"history": order["history"]}
+
+
+def _names(order: Mapping[str, Any], place: Mapping[str, Any]) -> dict[str, Any]:
+    """What the W&B run of a part is called, and what it says of the one before."""
+    part, first = place["part"], place["first"]
+    if not part:
+        return {"id": order["id"], "name": order["name"]}
+    before = f"{order['id']}-{part - 1}" if part > 1 else order["id"]
+    return {
+        "id": f"{order['id']}-{part}",
+        "name": f"{order['name']}-from-{first}",
+        "notes": f"Goes on from step {first} of run {before}, whose later steps were undone.",
+    }
 
 
 def flatten(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,9 +104,9 @@ def _input_closed() -> bool:
     return bool(ready)
 
 
-def _write_position(path: Path, step: int) -> None:
+def _write_place(path: Path, place: Mapping[str, Any]) -> None:
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({"step": step}))
+    partial.write_text(json.dumps(place))
     os.replace(partial, path)
 
 

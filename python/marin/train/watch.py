@@ -1,7 +1,11 @@
 """What must not go unseen in a run of a hundred days: rules on the records of its steps.
 
 Each rule is stated here, looks at one record and what came before, and speaks once when it begins
-to be broken; it speaks again only after it has been kept for 100 steps.
+to be broken; it speaks again only after it has been kept for 100 steps. A rule that is to end the
+run does so at every step that breaks it.
+
+The numbers of a record are the same in all processes of a run, its times are not: where they may
+end the run the first process judges and tells the others, which waits for the devices at each step.
 """
 
 import json
@@ -18,12 +22,14 @@ from typing import Any
 from marin.engine import write_json
 from marin.errors import MALFORMED, MarinError
 from marin.train.config import WatchConfig
+from marin.train.processes import ALONE, Processes
 from marin.validation import is_finite
 
 _WINDOW = 100  # steps that make the usual, and after which a kept rule may speak again
 RECALLED = 2 * _WINDOW  # records that decide what the watch says next
 _SETTLED = 20  # steps of a stretch before its usual is known
 _EVIDENCE_STEPS = 50
+_TIMED = frozenset({"data_wait"})  # rules on what differs between processes
 
 logger = logging.getLogger("marin.train")
 
@@ -41,10 +47,13 @@ class Alarm:
 
 
 class Watch:
-    """The rules of one run; `look` is given the record of every step in order."""
+    """The rules of one run, in each of its processes; `look` is given the record of every step in
+    order, and `enforce` is called after it."""
 
-    def __init__(self, config: WatchConfig) -> None:
+    def __init__(self, config: WatchConfig, processes: Processes = ALONE) -> None:
         self._config = config
+        self._processes = processes
+        self._fatal: list[Alarm] = []
         self._records: deque[dict[str, Any]] = deque(maxlen=_WINDOW)
         self._broken_at: dict[str, int] = {}
         self._band = _Band.read(config.forecast) if config.forecast is not None else None
@@ -61,27 +70,39 @@ class Watch:
         for record in records:
             self._judge(record)
 
+    def enforce(self, run: Path) -> None:
+        """Keeps the run in `run` going unless the last record breaks a rule of `stop_on`.
+
+        Raises:
+          MarinError: it does; in every process. The last 50 records lie beside the run.
+        """
+        if _TIMED.isdisjoint(self._config.stop_on):
+            self._end(run)
+        else:
+            self._processes.from_first(lambda: self._end(run))
+
     def _judge(self, record: dict[str, Any]) -> list[Alarm]:
+        broken = [Alarm(rule, record["step"], said) for rule, said in self._faults(record).items()]
+        self._fatal = [alarm for alarm in broken if alarm.rule in self._config.stop_on]
         alarms = []
-        for rule, message in self._faults(record).items():
-            last = self._broken_at.get(rule)
-            self._broken_at[rule] = record["step"]
-            if last is None or record["step"] - last > _WINDOW:
-                alarms.append(Alarm(rule, record["step"], message))
+        for alarm in broken:
+            last = self._broken_at.get(alarm.rule)
+            self._broken_at[alarm.rule] = alarm.step
+            if last is None or alarm.step - last > _WINDOW:
+                alarms.append(alarm)
         self._records.append(record)
         return alarms
 
-    def stops(self, alarms: list[Alarm]) -> bool:
-        """Whether one of these alarms shall end the run."""
-        return any(alarm.rule in self._config.stop_on for alarm in alarms)
-
-    def keep_evidence(self, run: Path, alarms: list[Alarm]) -> MarinError:
-        """Writes the last 50 records beside the run; the error that ends it."""
-        first = alarms[0]
+    def _end(self, run: Path) -> None:
+        if not self._fatal:
+            return
+        first = self._fatal[0]
         path = run / f"evidence-{first.step:08d}.json"
-        records = list(self._records)[-_EVIDENCE_STEPS:]
-        write_json(path, {"alarms": [a.to_json() for a in alarms], "records": _plain(records)})
-        return MarinError(
+        if self._processes.is_first:
+            alarms = [alarm.to_json() for alarm in self._fatal]
+            records = _plain(list(self._records)[-_EVIDENCE_STEPS:])
+            write_json(path, {"alarms": alarms, "records": records})
+        raise MarinError(
             f"{run}: stopped at step {first.step} by rule {first.rule}: {first.message}; "
             f"the records are in {path.name}, checkpoints are kept"
         )
