@@ -1,10 +1,14 @@
 """The plan of the published ladder, and of others."""
 
+import json
+import subprocess
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from marin.cli.app import app
 from marin.errors import MarinError
 from marin.ladder import Ladder
 from marin.ladder.plan import plan, write_configs
@@ -59,9 +63,32 @@ def test_configurations_are_ready_to_train(tmp_path: Path) -> None:
     rungs = plan()
     paths = write_configs(rungs, tmp_path / "rungs")
     for rung, path in zip(rungs, paths, strict=True):
-        assert load_config(path).model == rung.model
+        config = load_config(path)
+        assert config.model == rung.model
+        assert (config.shards, config.run) == (path.parent / "shards", path.parent / "run")
     with pytest.raises(MarinError, match="exists"):
         write_configs(rungs, tmp_path / "rungs")
+
+
+def test_each_rung_has_the_command_that_makes_its_shards(tmp_path: Path) -> None:
+    rung = plan()[0]
+    folder = write_configs((rung,), tmp_path)[0].parent
+    calls = tmp_path / "marin"
+    calls.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\nmkdir -p {folder}/packed/shards-1\n'
+    )
+    calls.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    script = str(folder / "shards.sh")
+    subprocess.run(["sh", script, "harrier-2026.08.18", "store"], check=True, env=path)
+    assert (folder / "shards").resolve() == folder / "packed" / "shards-1"
+    planning, packing = (tmp_path / "calls").read_text().splitlines()
+    assert packing == f"pack store --schedule {folder}/schedule.json --out {folder}/packed"
+    answer = CliRunner().invoke(app, [*planning.split(), "--json"])
+    assert answer.exit_code == 0, answer.output
+    runs = json.loads(answer.stdout)["runs"]
+    assert {(run["batch_size"], run["seq_len"]) for run in runs} == {(rung.batch, rung.seq_len)}
+    assert sum(run["steps"] for run in runs) == rung.steps
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from marin.errors import MarinError
 from marin.ladder import Ladder, Model, Rung, find_target, fit_law
 from marin.ladder.page import ladder_page
 from marin.ladder.register import read_registration, register
+from marin.ladder.sources import find_run
 from marin.ladder.watch import watch
 
 DATE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -140,14 +141,71 @@ def test_another_recipe_voids_the_comparison(
     assert [entry["what"] for entry in verdict["differences"]] == [what]
 
 
-def test_drops_far_beyond_the_rungs_void_the_comparison(
+def _logged(rung: Rung, **curves: Callable[[float], float]) -> Rung:
+    """The rung with a metric logged at 1,000 steps, each a function of progress."""
+    steps = tuple(round(rung.steps * (i + 1) / 1000) - 1 for i in range(1000))
+    logged = {
+        name: (steps, tuple(value((s + 1) / rung.steps) for s in steps))
+        for name, value in curves.items()
+    }
+    return replace(rung, metrics={**rung.metrics, **logged})
+
+
+def _spike(progress: float) -> float:
+    """All of it in the first step, 4 % from 80 % on."""
+    return 1.0 if progress <= 0.001 else 0.04 if progress > 0.8 else 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "end", "verdict", "named"),
+    [
+        ("drop_fraction", 0.09, 1.0, "on track", []),
+        ("drop_fraction", 0.11, 1.0, "void", ["drop_fraction"]),
+        ("drop_fraction", 0.09, 0.5, "void", ["drop_fraction"]),
+        ("grad_norm", 0.9, 1.0, "on track", []),
+        ("grad_norm", 1.1, 1.0, "on track", ["grad_norm"]),
+    ],
+)
+def test_drops_and_gradients_are_judged_at_the_rungs_own_progress(
+    published: Ladder, tmp_path: Path, name: str, value: float, end: float, verdict: str,
+    named: list[str],
+) -> None:  # fmt: skip
+    rungs = tuple(
+        _logged(rung, drop_fraction=_spike, grad_norm=lambda p: 0.5 if p > 0.001 else 50.0)
+        for rung in published.fitted
+    )
+    ladder = replace(published, rungs=(*rungs, published.rungs[-1]))
+    block = register(
+        ladder, find_target(published, "d6144"), Model(floor=1.5), [], tmp_path / "f.md",
+        tolerance=0.01,
+    )  # fmt: skip
+    steady = _logged(_run(published, block, lambda _, loss: loss), **{name: lambda _: value})
+    kept = range(round(1000 * end))
+    curve = tuple(tuple(column[i] for i in kept) for column in steady.metrics[name])
+    answer = watch(replace(steady, metrics={**steady.metrics, name: curve}), block)
+    assert answer["verdict"] == verdict
+    assert [entry["what"] for entry in answer["differences"]] == named
+
+
+def test_an_older_registration_has_one_number_for_the_whole_run(
     registered: Path, published: Ladder
 ) -> None:
-    block = read_registration(registered) | {"normal": {"drop_fraction": 0.04}}
+    block = read_registration(registered) | {"normal": {"drop_fraction": 0.04, "grad_norm": 1.0}}
     run = _run(published, block, lambda _, value: value)
     for dropped, verdict in ((0.05, "on track"), (0.4, "void")):
-        metrics = {**run.metrics, "drop_fraction": ((99.0,), (dropped,))}
-        assert watch(replace(run, metrics=metrics), block)["verdict"] == verdict
+        run = _logged(run, drop_fraction=lambda _, dropped=dropped: dropped)
+        assert watch(run, block)["verdict"] == verdict
+
+
+COMMITTED = sorted((Path(__file__).parents[2] / "benches" / "results").glob("ladder_small*"))
+
+
+@pytest.mark.parametrize("folder", COMMITTED, ids=lambda path: path.name)
+def test_the_committed_registrations_give_the_committed_outcomes(folder: Path) -> None:
+    block = read_registration(folder / "registration.md")
+    outcome = json.loads((folder / "outcome.json").read_text())
+    found = find_run(folder / "grid.json", outcome["run"], block["metric"])
+    assert watch(found, block)["verdict"] == outcome["verdict"]
 
 
 @pytest.mark.parametrize("text", ["", "# no block", "```json\n{", "```json\n[]\n```"])

@@ -76,16 +76,25 @@ class Rung:
 
     def curve(self, metric: str) -> tuple[Array, Array]:
         """Progress in (0, 1] and values, each [n]; dense curves are averaged over 5 % windows."""
-        steps, values = (np.asarray(column, np.float64) for column in self.metrics[metric])
-        progress = np.minimum((steps + 1) / self.steps, 1.0)
+        progress, values = self._points(metric)
         if len(progress) <= _MOST_EVALUATIONS:
             return progress, values
-        window = np.ceil(progress * _WINDOWS - 1e-9).astype(int)
+        window = _window(progress)
         kept = np.unique(window)
         return (
             np.array([progress[window == w].mean() for w in kept]),
             np.array([values[window == w].mean() for w in kept]),
         )
+
+    def windows(self, metric: str) -> dict[float, float]:
+        """Where each 5 % window of the run that has values ends -> the mean of its values."""
+        progress, values = self._points(metric)
+        window = _window(progress)
+        return {int(w) / _WINDOWS: float(values[window == w].mean()) for w in np.unique(window)}
+
+    def _points(self, metric: str) -> tuple[Array, Array]:
+        steps, values = (np.asarray(column, np.float64) for column in self.metrics[metric])
+        return np.minimum((steps + 1) / self.steps, 1.0), values
 
 
 @dataclass(frozen=True)
@@ -235,6 +244,10 @@ def checked_curve(
         if step < 0 or (total is not None and step > total):
             raise MarinError(f"{where}: step {step:g} lies outside the run's {total} steps")
     return tuple(steps), tuple(values)
+
+
+def _window(progress: Array) -> npt.NDArray[np.int64]:
+    return np.ceil(progress * _WINDOWS - 1e-9).astype(int)
 
 
 def _finite(curve: Curve) -> Curve:

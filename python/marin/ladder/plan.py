@@ -23,6 +23,7 @@ from marin.train.edge import CONFIG_NAME, config_from, write_config
 from marin.train.rates import compute_scaled_rates
 from marin.validation import is_finite
 
+SHARDS_SCRIPT = "shards.sh"
 TOKENS_PER_PARAMETER = 791.0  # active ones; of the published ladder
 _PUBLISHED = ("d768", "d1024", "d1536", "d2048", "d6144")
 _WIDTHS = (1 / 8, 1 / 6, 1 / 4, 1 / 3)  # of the big run's
@@ -110,7 +111,8 @@ def plan(hero: Path | None = None) -> tuple[PlannedRung, ...]:
 def write_configs(rungs: tuple[PlannedRung, ...], out: Path) -> list[Path]:
     """Writes `OUT/<rung>/config.toml`, a `marin train` configuration of each rung.
 
-    Each expects its packed rows in `shards` and trains into `run`, both beside the file.
+    Each expects its packed rows in `shards` and trains into `run`, both beside the file. Batch, row
+    length and steps are those of the shards: `shards.sh MIXTURE STORE` beside it makes them so.
 
     Raises:
       MarinError: one of them exists.
@@ -121,9 +123,24 @@ def write_configs(rungs: tuple[PlannedRung, ...], out: Path) -> list[Path]:
             raise MarinError(f"{path}: exists; choose another directory for the plan")
     for rung, path in zip(rungs, paths, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
-        config = TrainConfig(shards=Path("shards"), run=Path("run"), model=rung.model)
+        (path.parent / SHARDS_SCRIPT).write_text(shards_script(rung))
+        config = TrainConfig(path.parent / "shards", path.parent / "run", rung.model)
         write_config(config, path.parent)
     return paths
+
+
+def shards_script(rung: PlannedRung) -> str:
+    """The shell commands that make a rung's shards of a mixture and a store."""
+    return f"""\
+# Usage: sh {SHARDS_SCRIPT} MIXTURE STORE
+# The shards of {rung.name}: {rung.steps:,} steps of {rung.batch:,} rows of {rung.seq_len:,} tokens.
+set -e
+here=$(dirname "$0")
+marin mix plan "$1" --row-length 0:{rung.seq_len} --batch-tokens {rung.batch * rung.seq_len} \\
+    --horizon {rung.tokens} --out "$here/schedule.json"
+marin pack "$2" --schedule "$here/schedule.json" --out "$here/packed"
+ln -sfn "$(cd "$here" && ls -td packed/shards-* | head -n 1)" "$here/shards"
+"""
 
 
 # Counting traces the whole model, which takes a large part of a second.

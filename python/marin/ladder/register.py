@@ -18,6 +18,7 @@ from marin.ladder.answer import forecast_answer
 from marin.ladder.forecast import Model, Target
 from marin.ladder.grid import RECIPE_KEYS, Ladder
 from marin.ladder.wandb_files import is_wandb
+from marin.ladder.watch import JUDGED
 from marin.validation import is_finite
 
 FORMAT = "marin-ladder-registration-1"
@@ -138,14 +139,19 @@ def _recipe(ladder: Ladder, target: Target) -> dict[str, Any]:
     return {}
 
 
-def _normal(ladder: Ladder) -> dict[str, float]:
-    """The largest value that any rung showed of what should stay small or near its usual size."""
-    largest: dict[str, float] = {}
-    for rung in ladder.fitted:
-        for name, (_, values) in rung.metrics.items():
-            if name in ("drop_fraction", "grad_norm"):
-                largest[name] = max(largest.get(name, 0.0), max(values))
-    return largest
+def _normal(ladder: Ladder) -> dict[str, dict[str, list[float]]]:
+    """What any rung showed at most of what should stay small or near its usual size: by metric, the
+    ends of the run's 5 % windows and the highest mean of a rung over each."""
+    normal = {}
+    for name in JUDGED:
+        highest: dict[float, float] = {}
+        for rung in ladder.fitted:
+            for end, mean in (rung.windows(name) if name in rung.metrics else {}).items():
+                highest[end] = max(mean, highest.get(end, mean))
+        if highest:
+            ends = sorted(highest)
+            normal[name] = {"progress": ends, "highest": [highest[end] for end in ends]}
+    return normal
 
 
 def _markdown(block: dict[str, Any]) -> str:
@@ -173,7 +179,8 @@ def _markdown(block: dict[str, Any]) -> str:
         "",
         f"**Rule.** Off track: {rule['persistence']} evaluations in a row on one side of the 90 % "
         f"band, after {rule['burn_in']:.0%} of the run. Another recipe than the registered one, or "
-        "drops far beyond the rungs', voids the comparison.",
+        "drops far beyond the rungs' at the same progress, voids the comparison; means over 5 % of "
+        "the run are compared.",
         "",
         "| rung | FLOPs | tokens | active | progress | last |",
         "|---|---|---|---|---|---|",

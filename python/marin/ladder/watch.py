@@ -11,7 +11,9 @@ from marin.ladder.grid import Rung
 _SIZE_TOLERANCE = 0.02  # relative; published figures are rounded
 # What makes a run another experiment than the one registered; other differences are only named.
 _VOIDING = ("recipe", "seq_len", "mixture", "data", "tokenizer", "transport", "capacity", "vocab")
-_DROP_EXCESS = 0.02  # of assignments, beyond twice the most that any rung dropped
+# What is held against the most that any rung showed at the same progress -> how far beyond twice of
+# it is too far, and whether that voids. Dropped is a share of assignments.
+JUDGED = {"drop_fraction": (0.02, True), "grad_norm": (0.0, False)}
 
 
 def watch(rung: Rung, registration: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +81,8 @@ def _persistent(sides: Sequence[str], persistence: int) -> int | None:
 
 
 def _differences(rung: Rung, registration: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What differs from the registered run: sizes, recipe, drops."""
+    """What differs from the registered run: sizes, recipe, and the newest 5 % window's drops and
+    gradient norm from those of the rungs."""
     target = registration["forecast"]["target"]
     found = []
     for key in ("train_flops", "tokens", "active_params"):
@@ -89,12 +92,20 @@ def _differences(rung: Rung, registration: Mapping[str, Any]) -> list[dict[str, 
     for key, registered in registration["recipe"].items():
         if key in rung.recipe and rung.recipe[key] != registered:
             found.append(_difference(key, registered, rung.recipe[key], voids=key in _VOIDING))
-    usual = registration["normal"].get("drop_fraction")
-    if usual is not None and "drop_fraction" in rung.metrics:
-        dropped = float(rung.curve("drop_fraction")[1][-1])
-        if dropped > 2 * usual + _DROP_EXCESS:
-            found.append(_difference("drop_fraction", usual, dropped, voids=True))
+    for name, (excess, voids) in JUDGED.items():
+        if name in registration["normal"] and name in rung.metrics:
+            progress, value = list(rung.windows(name).items())[-1]
+            usual = _usual(registration["normal"][name], progress)
+            if value > 2 * usual + excess:
+                found.append(_difference(name, usual, value, voids=voids))
     return found
+
+
+def _usual(normal: Mapping[str, Sequence[float]] | float, progress: float) -> float:
+    """The most that the rungs showed at a progress; one number for all in older registrations."""
+    if isinstance(normal, Mapping):
+        return float(np.interp(progress, normal["progress"], normal["highest"]))
+    return normal
 
 
 def _difference(what: str, registered: object, run: object, *, voids: bool) -> dict[str, Any]:
