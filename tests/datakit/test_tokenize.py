@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from marin import MarinError
 from marin.datakit import BPEConfig, SpecialTokens, load_tokenizer, tokenize, train_bpe
-from marin.datakit.encode import Encoder, pieces_of
+from marin.datakit.encode import PIECE_CHARACTERS, Encoder, may_cut, pieces_of
 from marin.datakit.parts import read_part
 from marin.datakit.tokenizer import BOS, EOS, open_tokenizer
 from marin.engine import read_manifest
@@ -118,6 +118,7 @@ def test_long_documents_in_pieces_give_the_tokens_of_the_whole(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = open_tokenizer(trained)
+    assert may_cut(tokenizer)
 
     @settings(deadline=None, max_examples=60)
     @given(st.text(alphabet="ab 1'.\n\té你_", max_size=120))
@@ -126,12 +127,53 @@ def test_long_documents_in_pieces_give_the_tokens_of_the_whole(
         pieces = pieces_of(text)
         assert "".join(pieces) == text
         whole = tokenizer.encode(text, add_special_tokens=False).ids
-        if all(piece[0] == " " for piece in pieces[1:]):
+        if all(piece[0] in " \n" for piece in pieces[1:]):
             got = [t for p in pieces for t in tokenizer.encode(p, add_special_tokens=False).ids]
             assert got == whole
 
     monkeypatch.setattr("marin.datakit.encode.PIECE_CHARACTERS", 10)
     check()
+
+
+SENTENCEPIECE = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+GPT2, PREFIXED = (pre_tokenizers.ByteLevel(add_prefix_space=prefix) for prefix in (False, True))
+METASPACE = {
+    scheme: pre_tokenizers.Metaspace(prepend_scheme=scheme) for scheme in ("always", "first")
+}
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "pre_tokenizer", "cuts"),
+    [
+        (None, GPT2, True),
+        (normalizers.NFC(), GPT2, True),
+        (None, PREFIXED, False),
+        (None, METASPACE["always"], False),
+        (None, METASPACE["first"], False),
+        (SENTENCEPIECE, None, False),
+        (SENTENCEPIECE, GPT2, False),
+        (normalizers.Strip(), GPT2, False),
+        (None, pre_tokenizers.Split(Regex(r"\w+ \w+"), "isolated"), False),
+    ],
+)
+def test_a_document_of_any_length_has_the_tokens_that_the_library_gives_it(
+    normalizer: normalizers.Normalizer | None,
+    pre_tokenizer: pre_tokenizers.PreTokenizer | None,
+    cuts: bool,
+) -> None:
+    tokenizer = Tokenizer(models.BPE(unk_token="?"))
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    if pre_tokenizer is not None:
+        tokenizer.pre_tokenizer = pre_tokenizer
+    lines = [f"the mill of river {i} and\nthe bank" for i in range(40)]
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["?"], show_progress=False)
+    tokenizer.train_from_iterator(lines, trainer)
+    assert may_cut(tokenizer) == cuts
+    text = " ".join(lines * (2 * PIECE_CHARACTERS // 900))
+    assert len(text) > 2 * PIECE_CHARACTERS
+    (row,) = Encoder(tokenizer, None, None).encode(pa.array([text])).to_pylist()
+    assert row == tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def test_batches_do_not_change_tokens(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,11 @@ TOKENS_TYPE = pa.large_list(pa.field("item", pa.uint32(), nullable=False))
 # Text given to the library at once: its encodings take some hundred bytes per token.
 BATCH_CHARACTERS = 3 << 18
 PIECE_CHARACTERS = 256 << 10
-# Between a letter or digit and a space with a letter after it: there, the pre-tokenizers of
-# byte-level BPE split anyway, so pieces give the tokens of the whole.
-_BOUNDARY = re.compile(r"(?<=[^\W_])(?= [^\W\d_])")
-_BOUNDARY_SEARCH = 4096
+# Between a letter or digit and a space or line feed with a letter after it: there, the
+# pre-tokenizers of byte-level BPE split anyway, so pieces give the tokens of the whole.
+_BOUNDARY = re.compile(r"(?<=[^\W_])(?=[ \n][^\W\d_])")
+_LEFT = ("the river", "x12", "It's é", "你好")
+_RIGHT = (" mill", "\nmill", " É's", " 你 a")
 
 
 class Encoder:
@@ -26,13 +27,15 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer, bos: int | None, eos: int | None) -> None:
         self._tokenizer = tokenizer
+        self._cuts = may_cut(tokenizer)
         self._bos = [] if bos is None else [bos]
         self._eos = [] if eos is None else [eos]
 
     def encode(self, texts: pa.Array) -> pa.Array:
         """`large_list<uint32>` of the texts' tokens, null for null."""
         present = texts.is_valid().to_numpy(zero_copy_only=False)
-        pieces = [pieces_of(text) for text in texts.drop_null().to_pylist()]
+        whole = texts.drop_null().to_pylist()
+        pieces = [pieces_of(text) if self._cuts else [text] for text in whole]
         owners = np.repeat(np.arange(len(pieces)), np.fromiter(map(len, pieces), np.int64))
         lengths, ids = self._encode_pieces(list(chain.from_iterable(pieces)))
         counts = np.zeros(len(texts), dtype=np.int64)
@@ -76,15 +79,37 @@ def _batches(pieces: list[str]) -> Iterator[list[str]]:
             start, size = index + 1, 0
 
 
+def may_cut(tokenizer: Tokenizer) -> bool:
+    """Whether the pieces of a text give the tokens of the whole, as far as probes tell.
+
+    They do if normalizer and pre-tokenizer treat both sides of a boundary as they treat the whole.
+    Those that put something before a text (the prefix of SentencePiece) do not; without a
+    pre-tokenizer, tokens may reach over any boundary.
+    """
+    normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    if pre_tokenizer is None:
+        return False
+    for token in tokenizer.get_added_tokens_decoder().values():
+        if token.lstrip or token.rstrip or _BOUNDARY.search(token.content):
+            return False
+
+    def words(text: str) -> list[str]:
+        normal = text if normalizer is None else normalizer.normalize_str(text)
+        return [word for word, _ in pre_tokenizer.pre_tokenize_str(normal)]
+
+    return all(words(a + b) == words(a) + words(b) for a in _LEFT for b in _RIGHT)
+
+
 def pieces_of(text: str) -> list[str]:
-    """`text`, or pieces of about 256 Ki characters that join to it, cut at word boundaries."""
+    """`text`, or pieces that join to it, cut at the first boundary after 256 Ki characters, or
+    anywhere where there is none in as many more."""
     if len(text) <= 2 * PIECE_CHARACTERS:
         return [text]
     pieces = []
     start = 0
     while len(text) - start > 2 * PIECE_CHARACTERS:
         target = start + PIECE_CHARACTERS
-        found = _BOUNDARY.search(text, target, target + _BOUNDARY_SEARCH)
+        found = _BOUNDARY.search(text, target, target + PIECE_CHARACTERS)
         end = found.start() if found else target
         pieces.append(text[start:end])
         start = end

@@ -37,8 +37,9 @@ def tokenize(
       dedup: its removed documents get null.
 
     Two row groups are in work, so that the library's threads never wait for one to be converted.
-    Memory: four row groups of documents and the library's encodings of 3 Mi characters; a longer
-    document is encoded in pieces.
+    Memory: four row groups of documents and the library's encodings of 3 Mi characters. A longer
+    document is encoded in pieces where the tokenizer gives the tokens of the whole then (see
+    `may_cut`), else at once.
     """
     special = read_manifest(tokenizer).summary
     inputs = {
