@@ -96,11 +96,14 @@ class Evaluator:
         found: dict[str, float] = {}
         for prefix, future in self._compiled.items():
             compiled = future.result()
+            # One at a time: virtual devices with several programs ahead may wait for ever.
             parts: list[Measured] = [
-                compiled(state.parameters, state.router_bias, batch, np.float32(qk_scale))
+                jax.device_get(
+                    compiled(state.parameters, state.router_bias, batch, np.float32(qk_scale))
+                )
                 for batch in self._batches
             ]
-            found |= self._summarize(prefix, jax.device_get(parts))
+            found |= self._summarize(prefix, parts)
         if len(self._compiled) == 1:  # the run's own transport drops nothing
             found |= {
                 name.replace("eval/", "eval/dropless/", 1): value
