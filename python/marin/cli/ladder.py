@@ -38,7 +38,8 @@ def plan(
         Path | None, typer.Argument(help="The big run as TOML; default: the published one.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write per rung a training configuration and shards.sh below it.")
+        Path | None,
+        typer.Option(help="Write per rung a training configuration and shards.sh below it."),
     ] = None,
     json_output: Json = False,
 ) -> None:
