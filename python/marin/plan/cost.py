@@ -16,14 +16,13 @@ from marin.dispatch import Dense, Local, PooledWave, Ragged, Ring
 from marin.dispatch.pooled_wave import exchange_bytes
 from marin.errors import MarinError
 from marin.model import HeroConfig
-from marin.model.count import forward_flops, parts
+from marin.model.count import BACKWARD, forward_flops, parts
+from marin.model.groups import NEWTON_SCHULZ_STEPS
 from marin.plan.devices import Device
 from marin.plan.factors import Factors
 
-_BACKWARD = 2.0
 _ATTENTION_BACKWARD = 2.5
 """A fused backward pass makes the weights again: five products for the forward pass's two."""
-_NEWTON_SCHULZ_STEPS = 5
 _MASTER = 4
 """Bytes of a float32 weight or gradient."""
 _BYTES_PER_WEIGHT = 40
@@ -94,7 +93,7 @@ def step_cost(
     tokens = rows * seq_len // devices
     flops = forward_flops(config, seq_len)
     again = 0.0 if config.remat == "none" else 1.0
-    passes = 1 + again + _BACKWARD
+    passes = 1 + again + BACKWARD
     matrices = sum(flops.values()) - flops["attention_products"] - flops["router"]
     weights = parameters_per_device(config, device.group)
     peak = device.bfloat16
@@ -129,7 +128,7 @@ def step_cost(
         ),
     )  # fmt: skip
     whole = rows * seq_len
-    return Step(found, whole, (1 + _BACKWARD) * sum(flops.values()) * whole)
+    return Step(found, whole, (1 + BACKWARD) * sum(flops.values()) * whole)
 
 
 def passes_exchanged(config: HeroConfig) -> float:
@@ -247,7 +246,7 @@ def newton_schulz_flops(config: HeroConfig) -> float:
     )  # fmt: skip
     return (
         config.layers
-        * _NEWTON_SCHULZ_STEPS
+        * NEWTON_SCHULZ_STEPS
         * sum(count * _product(min(a, b), max(a, b)) for count, a, b in shapes)
     )
 
