@@ -1,6 +1,8 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -102,3 +104,42 @@ def test_params_answers_with_one_object_and_names_mistakes() -> None:
     assert answer["mesh"] == {"replica": 1, "data": 1, "expert": 2, "model": 1}
     for wrong in (["d7"], ["tiny", "--mesh", "expert"], ["tiny", "--mesh", "rack=2"]):
         assert isinstance(run.invoke(app, ["params", *wrong]).exception, MarinError)
+
+
+def test_params_reads_a_file_as_training_does(tmp_path: Path) -> None:
+    run, path = CliRunner(), tmp_path / "model.toml"
+
+    def answer(text: str, *arguments: str) -> dict[str, Any]:
+        path.write_text(text)
+        result = run.invoke(app, ["params", str(path), *arguments, "--json"])
+        assert result.exit_code == 0, result.exception
+        return json.loads(result.stdout)
+
+    of_preset = json.loads(run.invoke(app, ["params", "tiny", "--seq-len", "64", "--json"]).stdout)
+    of_file = answer('run = "elsewhere"\n[model]\npreset = "tiny"\n', "--seq-len", "64")
+    for same in ("active", "total", "by_part", "flops_by_part", "mesh"):
+        assert of_file[same] == of_preset[same]
+    assert (of_file["train_flops"], of_file["train_tokens"], of_file["rows"]) == (None, None, 1)
+    sizes = dataclasses.asdict(preset("tiny")) | {"layers": 2}
+    whole = "[model]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in sizes.items())
+    spread = answer(whole, "--seq-len", "64", "--mesh", "expert=4")
+    assert (spread["rows"], spread["mesh"]["expert"]) == (4, 4)
+    assert spread["total"] < of_file["total"]
+    path.write_text('[model]\npreset = "tiny"\n')
+    assert "active" in run.invoke(app, ["params", str(path), "--seq-len", "64"]).stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("hidden = 64", "expected a table with a preset"),
+        ("[model]\npreset = 'tiny'\nwidth = 3", "unknown field 'width'"),
+        ("[model", "not valid TOML"),
+    ],
+)
+def test_params_names_what_is_wrong_in_a_file(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "model.toml"
+    path.write_text(text)
+    refusal = CliRunner().invoke(app, ["params", str(path)]).exception
+    assert isinstance(refusal, MarinError)
+    assert says in str(refusal)

@@ -98,6 +98,77 @@ def test_orthogonalized_matrices_have_singular_values_near_one() -> None:
     assert values.max() < 1.3
 
 
+def slow_orthogonalized(matrix: np.ndarray) -> np.ndarray:
+    """Five Newton-Schulz steps in float64, each singular value by itself: `3.4445 s - 4.775 s^3 +
+    2.0315 s^5`, from a matrix of Frobenius norm 1."""
+    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    values = values / np.linalg.norm(values, axis=-1, keepdims=True)
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    return (left * values[..., None, :]) @ right
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 10, 30), (2, 3, 30, 10), (4, 16, 16)])
+def test_newton_schulz_equals_its_polynomial_of_the_singular_values(shape: tuple[int, ...]) -> None:
+    stack = np.random.default_rng(4).normal(size=shape)
+    spec = P(*(None,) * len(shape))
+    [done] = orthogonalize_all([jnp.asarray(stack, jnp.float32)], [spec], one_device())
+    np.testing.assert_allclose(done, slow_orthogonalized(stack), atol=1e-4)
+
+
+class Twin:
+    """The optimizer in float64 as the published recipe states it, one array of one group."""
+
+    def __init__(self, group: str, weight: np.ndarray) -> None:
+        self.group, self.weight = group, weight.astype(np.float64)
+        self.momentum, self.first, self.second = (np.zeros_like(self.weight) for _ in range(3))
+        self.decays: list[float] = []
+
+    def step(self, gradient: np.ndarray, rates: tuple[float, float], beta2: float) -> None:
+        """One update at (MuonH's rate, Adam's rate)."""
+        u = self._nesterov(gradient) if self.group == "muonh" else self._adam(gradient, beta2)
+        if self.group == "adam":
+            self.weight = self.weight - rates[1] * u
+            return
+        norm = np.linalg.norm(self.weight, axis=(-2, -1), keepdims=True)
+        length = rates[0] * norm / np.linalg.norm(u, axis=(-2, -1), keepdims=True)
+        moved = self.weight - length * u
+        self.weight = moved * norm / np.linalg.norm(moved, axis=(-2, -1), keepdims=True)
+
+    def _nesterov(self, gradient: np.ndarray) -> np.ndarray:
+        self.momentum = 0.95 * self.momentum + gradient
+        return slow_orthogonalized(gradient + 0.95 * self.momentum)
+
+    def _adam(self, gradient: np.ndarray, beta2: float) -> np.ndarray:
+        """Moments over what their weights sum to; that is `1 - beta^n` if beta is constant."""
+        self.decays.append(beta2)
+        self.first = 0.9 * self.first + 0.1 * gradient
+        self.second = beta2 * self.second + (1 - beta2) * gradient**2
+        first = self.first / (1 - 0.9 ** len(self.decays))
+        return first / (np.sqrt(self.second / (1 - np.prod(self.decays))) + EPS)
+
+
+EPS = 0.1  # large enough to be seen
+
+
+@pytest.mark.parametrize("name", list(LABELS))
+def test_updates_are_those_of_the_published_recipe(name: str) -> None:
+    params = tree()
+    twin = Twin(LABELS[name], np.asarray(params[name]))
+    init, update = HERO
+    state = init(params)
+    for number, beta2 in enumerate((0.99, 0.95, 0.97)):
+        rates = (0.05 / (number + 1), 0.004 * (number + 1))
+        gradients = tree(10 + number)
+        given = Hyper(*(jnp.float32(value) for value in (*rates, beta2, EPS)))
+        updates, state = update(gradients, state, params, given)
+        before = twin.weight
+        twin.step(np.asarray(gradients[name], np.float64), rates, beta2)
+        want = twin.weight - before
+        np.testing.assert_allclose(updates[name], want, atol=2e-4 * np.abs(want).max())
+        params = optax.apply_updates(params, updates)
+
+
 @pytest.mark.parametrize("shape", [{"data": 2, "expert": 2}, {"replica": 2}])
 def test_the_step_is_the_same_on_any_mesh(shape: dict[str, int]) -> None:
     params, gradients = tree(2), tree(3)

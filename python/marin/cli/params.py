@@ -1,7 +1,7 @@
 """`marin params MODEL`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -9,13 +9,22 @@ from rich.console import Console
 from marin.cli.output import print_json, print_table
 from marin.errors import MarinError
 
-Model = Annotated[str, typer.Argument(help="A preset (tiny, d768, ... d6144), or a TOML file.")]
+if TYPE_CHECKING:
+    from marin.model.presets import Rung
+
+Model = Annotated[
+    str, typer.Argument(help="A preset (tiny, d768, ... d6144), or a TOML file with a [model].")
+]
 MeshOption = Annotated[
-    str, typer.Option("--mesh", help="Devices per axis, e.g. replica=11,expert=64.")
+    str,
+    typer.Option(
+        "--mesh", help="Devices per axis, e.g. replica=11,expert=64; default: the preset's, or one."
+    ),
 ]
 SeqLen = Annotated[int | None, typer.Option(min=1, help="Tokens per row; default: the preset's.")]
 Rows = Annotated[
-    int | None, typer.Option(min=1, help="Rows per step; default: the preset's tokens.")
+    int | None,
+    typer.Option(min=1, help="Rows per step; default: the preset's tokens, or one row per device."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -31,23 +40,25 @@ def params(
     import dataclasses
 
     from marin.model import count, memory
-    from marin.model.presets import PRESETS, Rung
 
-    rung = PRESETS[model] if model in PRESETS else Rung(_read(model), batch=1, steps=0)
+    rung = _rung(model)
     config = rung.config
     length = seq_len or rung.seq_len
-    batch = rows or max(1, rung.batch * rung.seq_len // length)
     shape = _mesh_shape(mesh) if mesh else {"replica": rung.racks, "expert": rung.expert_ranks}
+    placed = memory.abstract_mesh(shape)
+    planned = rung.batch * rung.seq_len // length if rung.steps else memory.row_ranks(placed)
+    batch = rows or max(1, planned)
     parts = count.parts(config)
     per_token = count.train_flops_per_token(config, length)
-    placed = memory.abstract_mesh(shape)
     held = memory.device_bytes(config, placed, batch, length)
     answer: dict[str, Any] = {
         "model": model,
         "active": sum(part.active for part in parts.values()),
         "total": sum(part.total for part in parts.values()),
-        "train_flops": count.train_flops_per_token(config, rung.seq_len) * rung.tokens,
-        "train_tokens": rung.tokens,
+        "train_flops": (
+            count.train_flops_per_token(config, rung.seq_len) * rung.tokens if rung.steps else None
+        ),
+        "train_tokens": rung.tokens or None,
         "train_flops_per_token": per_token,
         "by_part": {name: dataclasses.asdict(part) for name, part in parts.items()},
         "flops_by_part": count.forward_flops(config, length),
@@ -63,23 +74,16 @@ def params(
         _print(answer)
 
 
-def _read(model: str) -> Any:
-    """The configuration in the `[model]` table of a TOML file, or in the whole file."""
-    import tomllib
-
-    from marin.model import HeroConfig, rung
+def _rung(model: str) -> "Rung":
+    """A preset, or the model of a file on one device and without a run: batch and steps are 0."""
+    from marin.model.presets import PRESETS, Rung, rung
 
     path = Path(model)
-    if not path.suffix and not path.exists():
+    if model in PRESETS or not (path.suffix or path.exists()):
         return rung(model)
-    try:
-        values = tomllib.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise MarinError(f"{path}: not a readable TOML file ({error})") from None
-    table = values.get("model", values)
-    if not isinstance(table, dict):
-        raise MarinError(f"{path}: model is {table!r:.40}; expected a table of the model's fields")
-    return HeroConfig.from_dict(table)
+    from marin.train.model_file import read_model
+
+    return Rung(read_model(path)[0], batch=0, steps=0, expert_ranks=1)
 
 
 def _mesh_shape(text: str) -> dict[str, int]:
@@ -100,10 +104,11 @@ def _print(answer: dict[str, Any]) -> None:
         [[name, *part.values()] for name, part in answer["by_part"].items()],
         console=console,
     )
+    tokens = answer["train_tokens"]
+    run = f", {answer['train_flops']:.3g} for {tokens:,} tokens" if tokens else ""
     console.print(
         f"active {answer['active']:,}, total {answer['total']:,}; "
-        f"{answer['train_flops_per_token'] / 1e9:.4g} GFLOPs per token, "
-        f"{answer['train_flops']:.3g} for {answer['train_tokens']:,} tokens"
+        f"{answer['train_flops_per_token'] / 1e9:.4g} GFLOPs per token{run}"
     )
     mesh = " ".join(f"{axis}={size}" for axis, size in answer["mesh"].items())
     print_table(

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from marin.errors import MarinError
 
-# Combine weights of one token sum to this in the model of the run.
 COMBINE_SUM = 2.5
+"""What the combine weights of one token sum to in the model of the run."""
 
 
 class Group(NamedTuple):
@@ -33,9 +33,9 @@ class DocumentModel:
     logits plus independent standard Gumbel noise, and it takes the `top_k` highest: choices without
     replacement from softmax(logits). Over all documents experts are equally popular, so a balancing
     bias would be zero. Combine weights are the sigmoids of the chosen scores about their mean,
-    scaled to sum to 2.5. With the default spread, a cell of one sender and one expert at capacity
-    1.15 drops 10 % with 16 documents per device and 40 % with one; an earlier large run is said to
-    have dropped about 7 % in rows of 4K and 40 % in rows of 65K.
+    scaled to sum to `COMBINE_SUM`. With the default spread, a cell of one sender and one expert at
+    capacity 1.15 drops 10 % with 16 documents per device and 40 % with one; an earlier large run is
+    said to have dropped about 7 % in rows of 4K and 40 % in rows of 65K.
     """
 
     experts: int = 384

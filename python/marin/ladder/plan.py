@@ -7,7 +7,6 @@ published rungs' mean) and batches as the square root of tokens.
 """
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +18,8 @@ from marin.model import HeroConfig, preset
 from marin.model.count import parts, train_flops_per_token
 from marin.model.presets import PRESETS
 from marin.train.config import TrainConfig
-from marin.train.edge import CONFIG_NAME, config_from, write_config
+from marin.train.edge import CONFIG_NAME, write_config
+from marin.train.model_file import read_model
 from marin.train.rates import compute_scaled_rates
 from marin.validation import is_finite
 
@@ -203,15 +203,10 @@ def _steps(model: HeroConfig, batch_tokens: int, ratio: float) -> int:
 
 
 def _read(path: Path) -> tuple[HeroConfig, Mapping[str, Any]]:
-    try:
-        values = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise MarinError(f"{path}: {error.strerror}; expected the big run as TOML") from None
-    except (ValueError, RecursionError) as error:
-        raise MarinError(f"{path}: not valid TOML ({error})") from None
-    settings = values.get("ladder", {})
-    if not isinstance(settings, dict) or not isinstance(values.get("model"), dict):
-        raise MarinError(f"{path}: expected a table [model], and [ladder] beside it")
+    model, tables = read_model(path)
+    settings = tables.get("ladder", {})
+    if not isinstance(settings, dict):
+        raise MarinError(f"{path}: ladder is {settings!r}; expected a table [ladder]")
     for key, value in settings.items():
         if key not in _KEYS:
             raise MarinError(
@@ -220,5 +215,4 @@ def _read(path: Path) -> tuple[HeroConfig, Mapping[str, Any]]:
         whole = key == "tokens_per_parameter" or isinstance(value, int)
         if not is_finite(value) or not whole or value <= 0:
             raise MarinError(f"{path}: ladder.{key} is {value!r:.40}; expected a positive number")
-    plain = {"model": values["model"], "shards": ".", "run": "."}
-    return config_from(plain, str(path)).model, settings
+    return model, settings

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from marin.dispatch import Transport, parse_transport
+from marin.dispatch.routings import COMBINE_SUM
 from marin.errors import MarinError
 
 Remat = Literal["none", "block", "save_moe"]
@@ -47,7 +48,7 @@ class HeroConfig:
     conv_taps: int = 4
     rope_theta: float = 10_000.0
     query_multiplier: float = 1.3
-    combine_sum: float = 2.5
+    combine_sum: float = COMBINE_SUM
     """Sum of the combine weights of one token."""
     init_scale: float = 0.5
     """Standard deviation of the initial weights times sqrt(hidden)."""

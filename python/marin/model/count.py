@@ -32,7 +32,7 @@ _PARTS: tuple[tuple[str, str], ...] = (
 )
 _UNCOUNTED = ("convolutions", "gains", "gates")
 _INACTIVE = (*_UNCOUNTED, "embedding", "readout")
-_BACKWARD = 2
+BACKWARD = 2
 """The backward pass computes two products for each of the forward pass."""
 
 
@@ -92,4 +92,4 @@ def forward_flops(config: HeroConfig, seq_len: int) -> dict[str, float]:
 
 def train_flops_per_token(config: HeroConfig, seq_len: int) -> float:
     """FLOPs of forward and backward pass per token; recomputation is not counted."""
-    return (1 + _BACKWARD) * sum(forward_flops(config, seq_len).values())
+    return (1 + BACKWARD) * sum(forward_flops(config, seq_len).values())

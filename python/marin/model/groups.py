@@ -9,6 +9,9 @@ from marin.model.sharding import path_of
 
 Group = Literal["muonh", "adamh", "adam"]
 
+NEWTON_SCHULZ_STEPS = 5
+"""Of each MuonH direction."""
+
 _MUONH = re.compile(
     r"attention/(query|key|value|output)$|(experts|shared)/(gate|up|down)$"
     r"|latent_(down|up)$|norm/(down|up)$"

@@ -90,9 +90,15 @@ def device_bytes(config: HeroConfig, mesh: AbstractMesh, rows: int, seq_len: int
     )
 
 
+def row_ranks(mesh: AbstractMesh) -> int:
+    """Devices that the rows of a batch are divided over."""
+    ranks: int = math.prod(mesh.shape[axis] for axis in ROWS)
+    return ranks
+
+
 def rows_per_device(mesh: AbstractMesh, rows: int) -> int:
     """Rows of a batch on each device; `MarinError` where they do not divide."""
-    ranks: int = math.prod(mesh.shape[axis] for axis in ROWS)
+    ranks = row_ranks(mesh)
     if rows % ranks:
         raise MarinError(
             f"mesh: {rows} rows over {ranks} devices of {' x '.join(ROWS)}: expected a multiple; "

@@ -16,14 +16,13 @@ from marin.dispatch import Dense, Local, PooledWave, Ragged, Ring
 from marin.dispatch.pooled_wave import exchange_bytes
 from marin.errors import MarinError
 from marin.model import HeroConfig
-from marin.model.count import forward_flops, parts
+from marin.model.count import BACKWARD, forward_flops, parts
+from marin.model.groups import NEWTON_SCHULZ_STEPS
 from marin.plan.devices import Device
 from marin.plan.factors import Factors
 
-_BACKWARD = 2.0
 _ATTENTION_BACKWARD = 2.5
 """A fused backward pass makes the weights again: five products for the forward pass's two."""
-_NEWTON_SCHULZ_STEPS = 5
 _MASTER = 4
 """Bytes of a float32 weight or gradient."""
 _BYTES_PER_WEIGHT = 40
@@ -94,7 +93,7 @@ def step_cost(
     tokens = rows * seq_len // devices
     flops = forward_flops(config, seq_len)
     again = 0.0 if config.remat == "none" else 1.0
-    passes = 1 + again + _BACKWARD
+    passes = 1 + again + BACKWARD
     matrices = sum(flops.values()) - flops["attention_products"] - flops["router"]
     weights = parameters_per_device(config, device.group)
     peak = device.bfloat16
@@ -124,12 +123,17 @@ def step_cost(
         ),
         Part("weights", weights * _BYTES_PER_WEIGHT, "B", device.bandwidth * factors.memory),
         Part(
-            "Newton-Schulz", newton_schulz_flops(config) / device.group, "FLOP",
-            peak * factors.matrix,
+            "Newton-Schulz", newton_schulz_flops(config) / devices, "FLOP", peak * factors.matrix
+        ),
+        Part(
+            "directions between groups",
+            (groups - 1) / groups * orthogonalized(config) / device.group * _MASTER,
+            "B",
+            device.uplink * factors.network,
         ),
     )  # fmt: skip
     whole = rows * seq_len
-    return Step(found, whole, (1 + _BACKWARD) * sum(flops.values()) * whole)
+    return Step(found, whole, (1 + BACKWARD) * sum(flops.values()) * whole)
 
 
 def passes_exchanged(config: HeroConfig) -> float:
@@ -234,22 +238,33 @@ def gathered_bytes(config: HeroConfig, ranks: int) -> float:
 
 
 def newton_schulz_flops(config: HeroConfig) -> float:
-    """FLOPs of the orthogonalization of all matrices of one model, per step.
+    """FLOPs of the orthogonalization of all matrices of one model, per step, which all devices
+    share (`marin.train.newton_schulz`).
 
     One step on an n x m matrix, n <= m, takes X X^T (2 n^2 m), its square (2 n^3) and the product
     with X (2 n^2 m).
     """
+    return NEWTON_SCHULZ_STEPS * sum(
+        count * _product(min(a, b), max(a, b)) for count, a, b in _matrices(config)
+    )
+
+
+def orthogonalized(config: HeroConfig) -> int:
+    """Entries of all matrices that are orthogonalized. Each group of devices makes the directions
+    of its share, in float32, and gets the others'."""
+    return sum(count * a * b for count, a, b in _matrices(config))
+
+
+def _matrices(config: HeroConfig) -> list[tuple[int, int, int]]:
+    """The MuonH matrices of a model as (count, rows, columns)."""
     d, w, m = config.hidden, config.latent, config.expert_width
     query, key = config.heads * config.head_dim, config.kv_local * config.head_dim
-    shapes = (
+    layer = (
         (2, d, query), (2, d, key), (2, d, w), (3 * config.shared_experts, d, m),
         (3 * config.experts, w, m), (4, d, config.gate_rank),
     )  # fmt: skip
-    return (
-        config.layers
-        * _NEWTON_SCHULZ_STEPS
-        * sum(count * _product(min(a, b), max(a, b)) for count, a, b in shapes)
-    )
+    ends = (4, d, config.gate_rank)  # the gated norms after the embedding and before the readout
+    return [*((config.layers * count, a, b) for count, a, b in layer), ends]
 
 
 def _product(n: int, m: int) -> float:

@@ -13,14 +13,15 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-STEPS = 5
+from marin.model.groups import NEWTON_SCHULZ_STEPS
+
 # The quintic that maps singular values of [0, 1] fastest towards 1 (Jordan et al. 2024, Muon).
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _TINY = 1e-30
 
 
 def orthogonalize(stack: Float[Array, "*stack R C"]) -> Float[Array, "*stack R C"]:
-    """Five Newton-Schulz steps on each matrix: all singular values come near 1.
+    """Newton-Schulz steps on each matrix: all singular values come near 1.
 
     A zero matrix stays zero. The Gram matrix is that of the rows, so R <= C is the cheap side.
     """
@@ -30,7 +31,7 @@ def orthogonalize(stack: Float[Array, "*stack R C"]) -> Float[Array, "*stack R C
         gram = x @ x.mT
         return _A * x + (_B * gram + _C * (gram @ gram)) @ x
 
-    done: Array = jax.lax.fori_loop(0, STEPS, step, stack / jnp.maximum(norm, _TINY))
+    done: Array = jax.lax.fori_loop(0, NEWTON_SCHULZ_STEPS, step, stack / jnp.maximum(norm, _TINY))
     return done
 
 

@@ -61,10 +61,10 @@ def step_record(
         "seq_len": segment.seq_len,
         "batch_size": segment.batch_size,
         "phase": segment.phase,
-        "loss": _number(metrics.ce),
-        "total_loss": _number(metrics.loss),
-        "z_loss": _number(metrics.z_loss),
-        "balance_loss": _number(metrics.balance_loss),
+        "loss": float(metrics.ce),
+        "total_loss": float(metrics.loss),
+        "z_loss": float(metrics.z_loss),
+        "balance_loss": float(metrics.balance_loss),
         "predicted_tokens": int(metrics.tokens),
         "qk_scale": plan.qk_scale,
         "lr/muonh": plan.rates.muonh,
@@ -75,9 +75,9 @@ def step_record(
         "drop_fraction": (sender + receiver) / max(assigned, 1),
         "tokens_lost": lost,
         "weight_lost": _share(np.asarray(metrics.weight_lost), np.asarray(metrics.weight)),
-        "router_entropy": _number(metrics.router_entropy.mean()),
-        "router_z": _number(metrics.router_z.mean()),
-        "router_bias_norm": _number(metrics.bias_norm.mean()),
+        "router_entropy": float(metrics.router_entropy.mean()),
+        "router_z": float(metrics.router_z.mean()),
+        "router_bias_norm": float(metrics.bias_norm.mean()),
         "time/step": timings.step,
         "time/data": timings.data,
         "time/compile": timings.compile,
@@ -90,8 +90,8 @@ def step_record(
         record["mfu"] = record["flops_per_second"] / cost.peak
     for kind in ("grad_norm", "update_norm", "param_norm"):
         norms = getattr(metrics, kind)
-        record[kind] = _number(np.sqrt(sum(np.square(norms[group]) for group in GROUPS)))
-        record.update({f"{kind}/{group}": _number(norms[group]) for group in GROUPS})
+        record[kind] = float(np.sqrt(sum(np.square(norms[group]) for group in GROUPS)))
+        record.update({f"{kind}/{group}": float(norms[group]) for group in GROUPS})
     return record
 
 
@@ -131,10 +131,6 @@ class CellTokens:
 
     def to_json(self) -> dict[str, int]:
         return {name: int(count) for name, count in zip(self._names, self._counts, strict=True)}
-
-
-def _number(value: Any) -> float:
-    return float(value)
 
 
 def _share(part: np.ndarray, whole: np.ndarray) -> float:

@@ -25,13 +25,13 @@ from marin.bench.results import MARIN, Results
 from marin.engine import Progress
 from marin.errors import MarinError
 from marin.model import HeroConfig
+from marin.model.count import BACKWARD
 from marin.model.presets import Rung, rung
 from marin.plan import Device, device, step_cost
 from marin.plan.cost import passes_exchanged
 from marin.train import read_metrics
 from marin.train.devices import ensure_devices
 
-_BACKWARD = 2.0
 _LAYER_RATE = "tokens/s per device and layer"
 _NOTICED = 0.05
 """Share of a run's time; less waiting than this is no limit, as for the watch of `marin train`."""
@@ -128,7 +128,7 @@ def measure_dispatch(config: BalanceConfig, *, peers: bool, progress: Progress) 
 def _bound(config: HeroConfig, dispatch: DispatchRates) -> float:
     """Training tokens per second and device, if nothing but the experts cost time."""
     forwards = passes_exchanged(config) - 1
-    return dispatch.fastest[1] / config.layers / (forwards + _BACKWARD)
+    return dispatch.fastest[1] / config.layers / (forwards + BACKWARD)
 
 
 def _modelled(found: Rung, named: Device, length: int) -> float:
