@@ -1,5 +1,6 @@
 """Checkpoints are complete and verified, or refused by name."""
 
+import errno
 import json
 import os
 import shutil
@@ -87,6 +88,39 @@ def test_any_flipped_byte_is_refused_and_the_one_before_offered(saved: Path) -> 
         assert "\n" not in str(error.value)
         path.write_bytes(content)
     read_state(saved, 20)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"format":'])
+def test_a_manifest_that_was_cut_is_refused_and_the_one_before_offered(
+    saved: Path, content: str
+) -> None:
+    (checkpoint_directory(saved, 20) / "manifest.json").write_text(content)
+    with pytest.raises(MarinError, match="manifest.*damaged, go on from the one before with --at 10"):
+        read_state(saved, 20)
+
+
+def test_a_file_in_a_checkpoints_place_is_none(saved: Path) -> None:
+    (saved / "step-00000099").write_text("x")
+    assert complete_steps(saved) == [10, 20]
+    checkpoints = Checkpoints(saved, keep=2)
+    checkpoints.sweep(after=20)
+    checkpoints.close()
+
+
+def test_a_full_disk_is_one_whoever_found_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+
+    def fail(step: int, state: dict[str, object]) -> None:
+        raise ValueError("RESOURCE_EXHAUSTED: Error writing [os_error_code='28']")
+
+    monkeypatch.setattr(checkpoints, "_finish", fail)
+    checkpoints.save(1, arrays(), {})
+    with pytest.raises(OSError, match="No space left") as found:
+        checkpoints.wait()
+    assert found.value.errno == errno.ENOSPC
+    checkpoints.close()
 
 
 def test_any_missing_file_is_refused_by_name(saved: Path) -> None:

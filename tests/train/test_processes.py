@@ -104,6 +104,18 @@ def test_a_process_holds_parts_of_one_model_or_whole_ones() -> None:
         Processes(0, 3).reader(MeshShape(expert=2, model=3))
 
 
+def test_others_do_not_wait_for_a_first_process_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, str]] = []
+    monkeypatch.setattr(Processes, "_told", lambda self, answer: told.append(answer) or answer)
+
+    def fail() -> None:
+        raise NotADirectoryError("checkpoints")
+
+    with pytest.raises(NotADirectoryError):
+        Processes(0, 2).from_first(fail)
+    assert told == [{"error": "the first process failed: checkpoints"}]
+
+
 def test_what_the_first_process_finds_is_what_it_returns() -> None:
     assert ALONE.from_first(lambda: {"step": 3}) == {"step": 3}
     assert join(None, 1, 0) == ALONE

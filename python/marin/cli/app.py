@@ -36,6 +36,7 @@ from marin.cli.train import app as train
 from marin.errors import MarinError
 
 PIPE_CLOSED = 141
+INTERRUPTED = 130
 """The exit code of a program that SIGPIPE ended."""
 
 app = typer.Typer(
@@ -116,9 +117,12 @@ def _run() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as end:
+        # Typer makes an exit of its own of Ctrl-C.
+        if isinstance(end, SystemExit) and end.code != INTERRUPTED:
+            raise
         print("marin: interrupted; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
 def _log_to_stderr() -> None:

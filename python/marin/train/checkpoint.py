@@ -9,10 +9,13 @@ A save copies the arrays to the host and returns; writing, checksums and retenti
 the next steps. A directory without a manifest is a save that was killed and counts as absent.
 """
 
+import errno
+import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from marin.train.processes import ALONE, Processes
 STATE_NAME = "state.json"
 _STAGE = "checkpoint"
 _DIRECTORY = re.compile(r"step-(\d{8,})")
+_DISK_FULL = re.compile(rf"os_error_code='({errno.ENOSPC}|{errno.EDQUOT})'|No space left on device")
 
 Arrays = Mapping[str, jax.Array]
 
@@ -68,7 +72,8 @@ class Checkpoints:
 
     def check(self) -> None:
         """Raises the error of a background save that has failed."""
-        self._orbax.check_for_errors()
+        with _disk_full_as_os_error(self.root):
+            self._orbax.check_for_errors()
         if self._pending is not None and self._pending.done():
             self.wait()
 
@@ -76,7 +81,8 @@ class Checkpoints:
         """Returns when the save under way is complete."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
-            pending.result()
+            with _disk_full_as_os_error(self.root):
+                pending.result()
 
     def close(self) -> None:
         self.wait()
@@ -151,7 +157,10 @@ def read_state(root: Path, step: int) -> dict[str, Any]:
     directory = checkpoint_directory(root, step)
     before = [other for other in complete_steps(root) if other < step]
     offer = f"go on from the one before with --at {before[-1]}" if before else "none is before it"
-    manifest = read_manifest(directory)
+    try:
+        manifest = read_manifest(directory)
+    except MarinError as error:
+        raise MarinError(f"{error}; this checkpoint is damaged, {offer}") from None
     for fault in verify_files(directory, manifest):
         raise MarinError(f"{fault}; this checkpoint is damaged, {offer}")
     state: dict[str, Any] = read_json(directory / STATE_NAME, "the state of a checkpoint")
@@ -184,7 +193,18 @@ def _directories(root: Path) -> dict[int, Path]:
     if not root.is_dir():
         return {}
     matches = ((_DIRECTORY.fullmatch(path.name), path) for path in root.iterdir())
-    return {int(match[1]): path for match, path in matches if match}
+    return {int(match[1]): path for match, path in matches if match and path.is_dir()}
+
+
+@contextmanager
+def _disk_full_as_os_error(root: Path) -> Iterator[None]:
+    """Orbax raises errors of its own for a disk that is full."""
+    try:
+        yield
+    except Exception as error:
+        if _DISK_FULL.search(str(error)) is None or isinstance(error, OSError):
+            raise
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root)) from None
 
 
 def _remove(directory: Path) -> None:

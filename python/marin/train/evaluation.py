@@ -220,10 +220,19 @@ def held_out_rows(store: Path, seq_len: int, limit: int, tokenizer: Path | None)
 
 
 def token_bytes(tokenizer: Path) -> np.ndarray:
-    """Bytes of text behind each token of a `tokenizer.json`, int64 [vocab]; 0 for special ones."""
+    """Bytes of text behind each token of a `tokenizer.json`, int64 [vocab]; 0 for special ones.
+
+    Raises:
+      MarinError: the file is no tokenizer.
+    """
     from tokenizers import Tokenizer
 
-    loaded = Tokenizer.from_file(str(tokenizer))
+    try:
+        loaded = Tokenizer.from_file(str(tokenizer))
+    except Exception as error:  # the library raises nothing more special
+        raise MarinError(
+            f"{tokenizer}: {error}; evaluation.tokenizer is to be a tokenizer.json"
+        ) from None
     special = {token.content for token in loaded.get_added_tokens_decoder().values()}
     byte_level = loaded.decoder is not None and "ByteLevel" in repr(loaded.decoder)
     sizes = np.zeros(loaded.get_vocab_size(), np.int64)

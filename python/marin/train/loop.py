@@ -6,7 +6,7 @@ after the next one has been started, so the devices never wait for the host.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,6 @@ from marin.train.curriculum import Curriculum, StepPlan
 from marin.train.data import ReadyBatch
 from marin.train.evaluation import Evaluator
 from marin.train.metrics import MetricsLog
-from marin.train.processes import Processes
 from marin.train.source import Source
 from marin.train.state import TrainState, named_arrays
 from marin.train.step import StepMetrics, constants_of
@@ -53,8 +52,7 @@ class Loop:
     """Steps, records and checkpoints of one process's stretch of a run.
 
     `saved` is the state of the checkpoint that it starts from, or only `unigram_loss`. Without a
-    `log` nothing is written: another process of the run does. `recalled` are the last records of
-    the processes before this one.
+    `log` nothing is written: another process of the run does.
     """
 
     def __init__(
@@ -67,8 +65,7 @@ class Loop:
         cost: Cost,
         log: MetricsLog | None,
         saved: dict[str, Any],
-        recalled: Sequence[dict[str, Any]],
-        processes: Processes,
+        watch: Watch,
     ) -> None:
         self._config = config
         self._source = source
@@ -79,8 +76,7 @@ class Loop:
         self._log = log
         self._cells = CellTokens(source.cells, saved.get("cells", {}))
         self._unigram = float(saved["unigram_loss"])
-        self._watch = Watch(config.watch, processes)
-        self._watch.recall(recalled)
+        self._watch = watch
         self._clock = time.perf_counter()
 
     def go(

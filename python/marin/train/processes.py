@@ -52,7 +52,8 @@ class Processes:
         """What `work` returns in the first process: a JSON value. Others do not call it.
 
         Raises:
-          MarinError: `work` did, in the first process; then in every process.
+          MarinError: `work` did, in the first process; then in every process. After any other error
+            there, the others end with a `MarinError` instead of waiting for it.
         """
         if self.count == 1:
             return work()
@@ -62,6 +63,9 @@ class Processes:
                 answer = {"value": work()}
             except MarinError as error:
                 answer = {"error": str(error)}
+            except Exception as error:
+                self._told({"error": f"the first process failed: {error}"})
+                raise
         answer = self._told(answer)
         if "error" in answer:
             raise MarinError(answer["error"])
@@ -103,6 +107,8 @@ def join(coordinator: str | None, count: int | None, index: int | None) -> Proce
         return ALONE
     try:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        # JAX would catch SIGTERM, which is to end a process, and leave it to us.
+        jax.config.update("jax_enable_preemption_service", False)
         jax.distributed.initialize(coordinator, count, index)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]

@@ -22,6 +22,7 @@ from marin.train.config import TrainConfig
 from marin.train.curriculum import Curriculum
 from marin.train.data import feed
 from marin.train.devices import ensure_devices, peak_flops
+from marin.train.edge import write_config
 from marin.train.evaluation import evaluation_of
 from marin.train.loop import Loop
 from marin.train.metrics import MetricsLog, check_length, last_records, read_metrics
@@ -32,7 +33,7 @@ from marin.train.state import fill_named, named_arrays, take_apart
 from marin.train.telemetry import Cost, cursor_of
 from marin.train.unigram import unigram_loss
 from marin.train.wandb_mirror import WandbMirror, mirror_settings
-from marin.train.watch import RECALLED
+from marin.train.watch import RECALLED, Watch
 
 _TAIL = 0.05  # share of the steps whose mean loss is reported beside the last one
 
@@ -155,31 +156,33 @@ def train(
         progress.note(f"Train: compiling the step for rows of {length} tokens")
         checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep, processes)
         stack.callback(checkpoints.close)
+        evaluator = evaluation_of(config, source, trainee, curriculum, compiler, processes)
+        watch = Watch(config.watch, processes)
+        if start:
+            arrays = checkpoints.restore(start, named_arrays(trainee.layout))
+            state = fill_named(trainee.layout, arrays)
+        else:
+            state = trainee.initial(config.seed)
+        # What could be refused has been looked at: only now does the run change.
         checkpoints.sweep(after=start)
         logged = saved.get("metrics_bytes", 0)
-        recalled = last_records(directory.metrics, logged, RECALLED)
+        watch.recall(last_records(directory.metrics, logged, RECALLED))
         log = None
         if processes.is_first:
+            write_config(config, directory.path)
             log = MetricsLog(directory.metrics, logged)
             stack.callback(log.close)
             if config.log.wandb:
                 mirror = WandbMirror(directory.path, mirror_settings(config, directory, start))
                 stack.callback(mirror.close)
         batches = stack.enter_context(feed(source.read, steps, mesh, readers))
-        evaluator = evaluation_of(config, source, trainee, curriculum, compiler, processes)
-        if start:
-            arrays = checkpoints.restore(start, named_arrays(trainee.layout))
-            state = fill_named(trainee.layout, arrays)
-        else:
-            state = trainee.initial(config.seed)
         if "unigram_loss" not in saved:
             # While the step compiles.
             saved["unigram_loss"] = processes.from_first(
                 lambda: unigram_loss(source.read_whole, curriculum.steps, config.model.vocab)
             )
         cost = _cost(config, curriculum, mesh)
-        beside = (checkpoints, evaluator, cost, log, saved, recalled, processes)
-        loop = Loop(config, source, curriculum, *beside)
+        loop = Loop(config, source, curriculum, checkpoints, evaluator, cost, log, saved, watch)
         task = stack.enter_context(progress.task("Train", total=curriculum.steps))
         task.advance(start)
         loop.go(steps, state, batches, compiler, task.advance)

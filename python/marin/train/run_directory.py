@@ -76,7 +76,7 @@ class RunDirectory:
         return (self.path / LOCK_NAME).is_file() or self._plan.is_file()
 
     def claim(self, config: TrainConfig) -> None:
-        """Makes the directory this configuration's; it may be already."""
+        """Makes the directory this configuration's; one that is already stays as it is."""
         path = self.path / CONFIG_NAME
         if path.is_file():
             changed = _first_difference(self.config().to_dict(), config.to_dict())
@@ -84,7 +84,8 @@ class RunDirectory:
                 raise MarinError(
                     f"{self.path}: holds a run with another {changed}; choose another run directory"
                 )
-        write_config(config, self.path)
+        else:
+            write_config(config, self.path)
 
     def legs(self, config: TrainConfig) -> tuple[Leg, ...]:
         """Where the run reads from, by its plan or, before it has one, by its configuration."""
