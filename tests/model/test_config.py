@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from marin.dispatch import Ragged, Ring, Transport
 from marin.errors import MarinError
 from marin.model import PRESETS, HeroConfig, preset
 
@@ -29,6 +30,16 @@ def test_a_wrong_value_is_one_line_that_names_it(change: dict, named: str) -> No
         dataclasses.replace(preset("tiny"), **change)
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "made"), [("ring", Ring()), ("ragged", Ragged())])
+def test_settings_of_the_pooled_wave_survive_another_transport(name: str, made: Transport) -> None:
+    wave = dataclasses.replace(preset("tiny"), stripe=True, waves=2, receiver_capacity=1.5)
+    other = dataclasses.replace(wave, transport=name)
+    assert other.make_transport() == made
+    assert dataclasses.replace(other, transport="pooled_wave") == wave
+    with pytest.raises(MarinError, match="policy is 'luck'"):
+        dataclasses.replace(other, drop_policy="luck")
 
 
 def test_a_configuration_goes_through_a_dictionary_and_refuses_unknown_and_missing_names() -> None:

@@ -60,6 +60,9 @@ class HeroConfig:
     sequence_balance: float = 0.0
     """Coefficient of the same loss taken within each row and averaged over rows."""
     transport: str = "pooled_wave"
+    """A name of `marin.dispatch`; may change at any step. The five fields that follow are of
+    `pooled_wave` alone and change nothing for others, where they are checked and kept, so that a
+    run can change its transport and change it back."""
     waves: int = 3
     transport_capacity: float = 1.15
     receiver_capacity: float = 1.15
@@ -116,10 +119,13 @@ class HeroConfig:
         return tuple((i + 1) % self.global_every == 0 or i == last for i in range(self.layers))
 
     def make_transport(self) -> Transport:
-        """The configured transport; its own errors name what is wrong."""
-        if self.transport != "pooled_wave":
-            return parse_transport(self.transport)
-        return parse_transport(
+        """The configured transport; its own errors name what is wrong.
+
+        Only `pooled_wave` has settings here. `ragged` is made dropless, with as many chunks as
+        devices; `Ragged(chunks, buffer_factor, policy)` itself is for code that passes a transport
+        to `Hero.loss` or `marin.dispatch.moe`.
+        """
+        pooled = parse_transport(
             "pooled_wave",
             waves=self.waves,
             transport_capacity=self.transport_capacity,
@@ -127,6 +133,7 @@ class HeroConfig:
             policy=self.drop_policy,
             stripe=self.stripe,
         )
+        return pooled if self.transport == "pooled_wave" else parse_transport(self.transport)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "HeroConfig":
