@@ -22,7 +22,7 @@ from marin.plan.factors import NOTES
 GB200 = device("gb200")
 
 
-def test_the_big_runs_speed_is_reproduced_within_15_percent_with_one_set_of_factors() -> None:
+def test_the_big_run_is_reproduced_within_15_percent_with_one_set_of_factors() -> None:
     answer = CliRunner().invoke(
         app, ["plan", "d6144", "--device", "gb200", "--racks", "11", "--json"]
     )
@@ -30,8 +30,7 @@ def test_the_big_runs_speed_is_reproduced_within_15_percent_with_one_set_of_fact
     found = json.loads(answer.stdout)
     assert found["tokens_per_second_per_rack"] == pytest.approx(250_691, rel=0.15)
     assert found["mfu"] == pytest.approx(0.227, rel=0.15)
-    # "About 100 days": 116, and further off than the speed, which is 8 % low.
-    assert found["days"] == pytest.approx(100, rel=0.17)
+    assert found["days"] == pytest.approx(100, rel=0.15)
     assert sum(part["seconds"] for part in found["parts"]) == pytest.approx(found["step_seconds"])
     assert {fact["name"] for fact in found["assumptions"]} >= set(NOTES)
     held = found["memory"]
@@ -56,26 +55,12 @@ def test_exchanged_bytes_are_those_of_the_traced_program() -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny", "d768"])
-def test_orthogonalized_matrices_are_those_of_the_optimizers_group(name: str) -> None:
+def test_orthogonalizedorthogonalized_are_those_of_the_optimizers_group(name: str) -> None:
     config = rung(name).config
     params = nnx.state(abstract(config), nnx.Param)
     pairs = zip(jax.tree.leaves(params), jax.tree.leaves(optimizer_groups(params)), strict=True)
-    assert orthogonalized(config) == sum(leaf.size for leaf, group in pairs if group == "muonh")
-
-
-def test_orthogonalization_is_shared_by_all_groups_and_its_results_cross_between_them() -> None:
-    small = rung("d768")
-
-    def part(name: str, groups: int) -> float:
-        step = step_cost(small.config, GB200, groups=groups, rows=4096, seq_len=4096)
-        return next(part.amount for part in step.parts if part.name == name)
-
-    assert part("Newton-Schulz", 4) == pytest.approx(part("Newton-Schulz", 1) / 4)
-    assert part("directions between groups", 1) == 0
-    held = 4 * orthogonalized(small.config) / GB200.group
-    assert part("directions between groups", 4) == pytest.approx(0.75 * held)
-    gradients = part("gradients between groups", 4)
-    assert 0.8 * gradients / 2 < part("directions between groups", 4) < gradients / 2
+    held = sum(leaf.size for leaf, group in pairs if group == "muonh")
+    assert sum(count * a * b for count, a, b in orthogonalized(config)) == held
 
 
 def test_a_run_that_cannot_fit_says_so() -> None:

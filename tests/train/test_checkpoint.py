@@ -95,7 +95,7 @@ def test_a_manifest_that_was_cut_is_refused_and_the_one_before_offered(
     saved: Path, content: str
 ) -> None:
     (checkpoint_directory(saved, 20) / "manifest.json").write_text(content)
-    with pytest.raises(MarinError, match="manifest.*damaged, go on from the one before with --at 10"):
+    with pytest.raises(MarinError, match=r"manifest.*damaged, go on from .* with --at 10"):
         read_state(saved, 20)
 
 

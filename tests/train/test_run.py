@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
@@ -16,9 +17,17 @@ from marin.dispatch import Local
 from marin.engine import Progress, Silent, write_manifest
 from marin.errors import MarinError
 from marin.model import Batch, make_mesh
-from marin.train.checkpoint import Checkpoints
-from marin.train.config import CheckpointConfig, EvaluationConfig, LogConfig, MeshShape, TrainConfig
+from marin.train.checkpoint import Checkpoints, complete_steps
+from marin.train.config import (
+    CheckpointConfig,
+    EvaluationConfig,
+    LogConfig,
+    MeshShape,
+    TrainConfig,
+    WatchConfig,
+)
 from marin.train.curriculum import Segment
+from marin.train.edge import write_config
 from marin.train.evaluation import held_out_rows
 from marin.train.metrics import read_metrics
 from marin.train.rates import compute_scaled_rates
@@ -166,6 +175,29 @@ def test_two_processes_cannot_train_the_same_run(tmp_path: Path) -> None:
 def test_batches_that_the_mesh_cannot_cut_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MarinError, match="batches of 8 rows of 32 cannot be cut into 16"):
         go(tmp_path, microbatches=4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"evaluation": EvaluationConfig(times=2, tokenizer=Path("none.json"))}, "none.json"),
+        ({"watch": WatchConfig(forecast=Path("none.json"))}, "none.json"),
+        ({"mesh": MeshShape(expert=3)}, "cannot be cut into 3"),
+    ],
+)
+def test_a_run_that_is_refused_is_as_it_was(
+    straight: RunResult, tmp_path: Path, changes: dict[str, object], said: str
+) -> None:
+    run = tmp_path / "run"
+    write_held_out(tmp_path)
+    shutil.copytree(straight.run, run)
+    write_config(config(run), run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    source = fake_source(SEGMENTS, tmp_path)
+    first = min(complete_steps(run / "checkpoints"))
+    with pytest.raises(MarinError, match=said):
+        train(config(run, **changes), source, RunDirectory(run), at=first, progress=Silent())
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_a_checkpoint_off_the_plan_is_refused(straight: RunResult, tmp_path: Path) -> None:

@@ -123,13 +123,8 @@ def step_cost(
         ),
         Part("weights", weights * _BYTES_PER_WEIGHT, "B", device.bandwidth * factors.memory),
         Part(
-            "Newton-Schulz", newton_schulz_flops(config) / devices, "FLOP", peak * factors.matrix
-        ),
-        Part(
-            "directions between groups",
-            (groups - 1) / groups * orthogonalized(config) / device.group * _MASTER,
-            "B",
-            device.uplink * factors.network,
+            "Newton-Schulz", newton_schulz_flops(config) / device.group, "FLOP",
+            peak * factors.matrix,
         ),
     )  # fmt: skip
     whole = rows * seq_len
@@ -238,24 +233,18 @@ def gathered_bytes(config: HeroConfig, ranks: int) -> float:
 
 
 def newton_schulz_flops(config: HeroConfig) -> float:
-    """FLOPs of the orthogonalization of all matrices of one model, per step, which all devices
-    share (`marin.train.newton_schulz`).
+    """FLOPs of the orthogonalization of all matrices of one model, per step, which the devices of a
+    group share (`marin.train.newton_schulz`).
 
     One step on an n x m matrix, n <= m, takes X X^T (2 n^2 m), its square (2 n^3) and the product
     with X (2 n^2 m).
     """
     return NEWTON_SCHULZ_STEPS * sum(
-        count * _product(min(a, b), max(a, b)) for count, a, b in _matrices(config)
+        count * _product(min(a, b), max(a, b)) for count, a, b in orthogonalized(config)
     )
 
 
-def orthogonalized(config: HeroConfig) -> int:
-    """Entries of all matrices that are orthogonalized. Each group of devices makes the directions
-    of its share, in float32, and gets the others'."""
-    return sum(count * a * b for count, a, b in _matrices(config))
-
-
-def _matrices(config: HeroConfig) -> list[tuple[int, int, int]]:
+def orthogonalized(config: HeroConfig) -> list[tuple[int, int, int]]:
     """The MuonH matrices of a model as (count, rows, columns)."""
     d, w, m = config.hidden, config.latent, config.expert_width
     query, key = config.heads * config.head_dim, config.kv_local * config.head_dim

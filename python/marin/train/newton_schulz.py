@@ -1,6 +1,8 @@
-"""Orthogonalization of many matrices at once, spread over the devices of a mesh.
+"""Orthogonalization of many matrices at once, spread over the devices that hold one model.
 
-Shapes: R rows and C columns of one matrix, R <= C after orientation; n devices; M matrices on each.
+Every replica does all of it: its results would take longer over the network between replicas than
+they take to make. Shapes: R rows and C columns of one matrix, R <= C after orientation; n devices
+of a replica; M matrices on each.
 """
 
 from collections.abc import Sequence
@@ -18,6 +20,7 @@ from marin.model.groups import NEWTON_SCHULZ_STEPS
 # The quintic that maps singular values of [0, 1] fastest towards 1 (Jordan et al. 2024, Muon).
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _TINY = 1e-30
+_REPLICA = "replica"
 
 
 def orthogonalize(stack: Float[Array, "*stack R C"]) -> Float[Array, "*stack R C"]:
@@ -62,12 +65,13 @@ def _spread(matrix: Array, spec: P, mesh: Mesh) -> Float[Array, "n M R C"]:
     if _cut_by_expert(spec):
         matrix = jnp.swapaxes(matrix, 0, 1)
     stack = matrix.reshape(-1, *matrix.shape[-2:])
-    stack = jnp.pad(stack, ((0, -len(stack) % mesh.size), (0, 0), (0, 0)))
+    devices = mesh.size // mesh.shape.get(_REPLICA, 1)
+    stack = jnp.pad(stack, ((0, -len(stack) % devices), (0, 0), (0, 0)))
     if not _cut_by_expert(spec):
         stack = _constrain(stack, mesh, P(None, *_trailing(spec, matrix.ndim)))
     if stack.shape[-2] > stack.shape[-1]:
         stack = stack.mT
-    apart = stack.reshape(mesh.size, -1, *stack.shape[1:])
+    apart = stack.reshape(devices, -1, *stack.shape[1:])
     return _constrain(apart, mesh, _apart(mesh))
 
 
@@ -97,8 +101,9 @@ def _trailing(spec: P, ndim: int) -> tuple[object, object]:
 
 
 def _apart(mesh: Mesh) -> P:
-    """Over all devices, those of one expert shard side by side as in the specs of the experts."""
-    return P(tuple(sorted(mesh.axis_names, key=lambda name: name != "expert")))
+    """Over a replica's devices, those of one expert shard side by side as in the experts' specs."""
+    axes = (name for name in mesh.axis_names if name != _REPLICA)
+    return P(tuple(sorted(axes, key=lambda name: name != "expert")))
 
 
 def _constrain(x: Array, mesh: Mesh, spec: P) -> Array:

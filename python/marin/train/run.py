@@ -146,6 +146,7 @@ def train(
     mesh = make_mesh(**vars(config.mesh))
     _check_batches(curriculum, config)
     _, readers = processes.reader(config.mesh)
+    watch = Watch(config.watch, processes)
     trainee = take_apart(config.model, mesh)
     with ExitStack() as stack:
         stack.enter_context(compiled_in(directory.path / "compiled"))
@@ -157,7 +158,6 @@ def train(
         checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep, processes)
         stack.callback(checkpoints.close)
         evaluator = evaluation_of(config, source, trainee, curriculum, compiler, processes)
-        watch = Watch(config.watch, processes)
         if start:
             arrays = checkpoints.restore(start, named_arrays(trainee.layout))
             state = fill_named(trainee.layout, arrays)
