@@ -1,8 +1,11 @@
 """Configuration files and `--set`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from marin.errors import MarinError
 from marin.train.edge import load_config, write_config
@@ -34,9 +37,22 @@ def test_a_file_with_settings_resolves_and_survives_its_own_writing(file: Path) 
     assert load_config(file.parent / "config.toml") == config
 
 
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+@example('a\nb\x7f\x01"\\')
+def test_any_text_survives_its_writing(file: Path, text: str) -> None:
+    config = load_config(file)
+    config = replace(config, log=replace(config.log, project=text))
+    write_config(config, file.parent)
+    assert load_config(file.parent / "config.toml") == config
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
+        ("seed=99999999999999999999", "seed = 9+: expected a whole number from 0"),
+        ("rate_scale=inf", "rate_scale = inf: expected a number above 0"),
+        ("qk_extension=nan", "qk_extension = nan: expected a number"),
         ("mesh.experts=4", r"mesh\.experts: unknown key"),
         ("steps=4", "steps: unknown key"),
         ("mesh.expert=many", r"mesh\.expert: .*found 'many'"),

@@ -118,8 +118,8 @@ def shorten(
 def branch(
     run: Annotated[Path, typer.Argument(help="Directory of the parent run; it is only read.")],
     at: Annotated[int, typer.Option(help="Step of the checkpoint to start from.")],
-    cooldown: Annotated[int, typer.Option(help="Steps until the branch ends.")],
-    seq_len: Annotated[int | None, typer.Option(help="Row length of the branch.")] = None,
+    cooldown: Annotated[int, typer.Option(min=1, help="Steps until the branch ends.")],
+    seq_len: Annotated[int | None, typer.Option(min=2, help="Row length of the branch.")] = None,
     into: Annotated[Path | None, typer.Option(help="Directory of the branch.")] = None,
     json_output: Json = False,
 ) -> None:
@@ -141,13 +141,17 @@ def branch(
 def remix(
     run: Annotated[Path, typer.Argument(help="Directory of the run; it must not be training.")],
     mixture: Annotated[Path, typer.Option(help="Mixture specification from here on.")],
+    normalize: Annotated[
+        bool, typer.Option("--normalize", help="Scale the weights of each phase to sum to one.")
+    ] = False,
     json_output: Json = False,
 ) -> None:
     """Go on with another mixture from the newest checkpoint on."""
     from marin.mixture import load
     from marin.train import remix as remix_run
 
-    changed = remix_run(run, specification=load(str(mixture)), progress=progress_for(json_output))
+    specification = load(str(mixture), normalize=normalize)
+    changed = remix_run(run, specification=specification, progress=progress_for(json_output))
     _print_revised(changed, json_output)
 
 

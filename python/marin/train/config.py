@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -120,8 +121,12 @@ class TrainConfig:
         for name, value in _whole_numbers(self):
             if value < 1:
                 raise MarinError(f"{name} = {value}: expected a whole number of 1 or more")
-        if not self.rate_scale > 0:
+        if not 0 < self.rate_scale < inf:
             raise MarinError(f"rate_scale = {self.rate_scale}: expected a number above 0")
+        if not isfinite(self.qk_extension):
+            raise MarinError(f"qk_extension = {self.qk_extension}: expected a number")
+        if not 0 <= self.seed < 2**63:
+            raise MarinError(f"seed = {self.seed}: expected a whole number from 0 to 2^63 - 1")
         if self.evaluation.times < 0:
             raise MarinError(f"evaluation.times = {self.evaluation.times}: expected 0 or more")
         if self.log.peak_flops is not None and not self.log.peak_flops > 0:

@@ -4,6 +4,7 @@
 file are relative to the file.
 """
 
+import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -105,8 +106,8 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+        # JSON escapes what TOML wants escaped, but for DEL.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list):
         return f"[{', '.join(_toml_value(item) for item in value)}]"
     return repr(value)

@@ -18,6 +18,7 @@ from marin.packing import pack, plan
 from marin.train.checkpoint import checkpoint_directory, complete_steps, read_state
 from marin.train.curriculum import Curriculum
 from marin.train.edge import write_config
+from marin.train.metrics import check_length
 from marin.train.run_directory import RunDirectory
 from marin.train.source import Leg, Source, first_leg, open_source
 
@@ -117,25 +118,44 @@ def branch(
             f"{complete_steps(parent.checkpoints)}"
         )
     saved = read_state(parent.checkpoints, at)
+    check_length(parent.metrics, saved["metrics_bytes"])
     segment = curriculum.at(at - 1).segment
     horizon = _tokens_at(curriculum, at) + cooldown * segment.batch_tokens
     schedule = Schedule.from_json(source.schedule)
     stages = _stages_of_branch(schedule, at, horizon, seq_len or segment.seq_len)
     revised = schedule.revised(at, horizon=horizon, stages=stages)
-    legs = _legs(source, at, revised, progress)
     partial = target.with_name(f".partial-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
     make_folder(partial)
     child = RunDirectory(partial)
-    shutil.copytree(
-        checkpoint_directory(parent.checkpoints, at), checkpoint_directory(child.checkpoints, at)
-    )
-    with parent.metrics.open("rb") as history:
-        child.metrics.write_bytes(history.read(saved["metrics_bytes"]))
-    write_config(replace(config, run=target, stop_at=None), partial)
-    result = _write_plan(child, curriculum, at, legs)
-    partial.rename(target)
+    try:
+        _copy_checkpoint(parent, child, at)  # before what takes long: a live parent drops it
+        with parent.metrics.open("rb") as history:
+            child.metrics.write_bytes(history.read(saved["metrics_bytes"]))
+        write_config(replace(config, run=target), partial)
+        result = _write_plan(child, curriculum, at, _legs(source, at, revised, progress))
+        partial.rename(target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     return replace(result, run=target)
+
+
+def _copy_checkpoint(parent: RunDirectory, child: RunDirectory, step: int) -> None:
+    """Copies a checkpoint of a run that may be training.
+
+    Raises:
+      MarinError: the run has dropped it meanwhile.
+    """
+    old, new = (checkpoint_directory(run.checkpoints, step) for run in (parent, child))
+    try:
+        shutil.copytree(old, new)
+        read_state(child.checkpoints, step)
+    except (MarinError, FileNotFoundError, shutil.Error):
+        raise MarinError(
+            f"{old}: was dropped while it was copied; choose a newer checkpoint with --at, or have "
+            "the run keep more of them (checkpoint.keep)"
+        ) from None
 
 
 def _revise(
@@ -158,7 +178,7 @@ def _legs(
     documents that those did not use follow."""
     kept = [leg for leg in source.legs if leg.step < step]
     after = kept[-1].shards if kept else None
-    root = source.legs[-1].shards.parent
+    root = source.legs[-1].shards.resolve().parent
     shown = progress or Silent()
     planned = plan(source.store, schedule, root, after=after, progress=shown)
     shards = pack(planned, root, progress=shown)
