@@ -62,3 +62,18 @@ def test_a_full_disk_is_one_line_and_other_system_errors_are_not_hidden(
     error = OSError(errno.EIO, "Input/output error")
     with pytest.raises(OSError, match="Input/output"):
         app.main()
+
+
+def test_an_interrupt_is_one_line_and_its_own_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for end in (KeyboardInterrupt(), SystemExit(130)):
+
+        def interrupted(end: BaseException = end) -> None:
+            raise end
+
+        monkeypatch.setattr(app, "app", interrupted)
+        with pytest.raises(SystemExit) as exit_:
+            app.main()
+        assert exit_.value.code == 130
+        assert capsys.readouterr().err.startswith("marin: interrupted; the same command")

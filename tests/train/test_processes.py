@@ -121,3 +121,5 @@ def test_what_the_first_process_finds_is_what_it_returns() -> None:
     assert join(None, 1, 0) == ALONE
     with pytest.raises(MarinError, match="--process 2: expected a number from 0 to 1"):
         join("127.0.0.1:1", 2, 2)
+    with pytest.raises(MarinError, match="--coordinator nope: expected HOST:PORT"):
+        join("nope", 2, 0)

@@ -133,3 +133,4 @@ def _log_to_stderr() -> None:
     logger.addHandler(handler)
     logger.propagate = False
     logger.setLevel(logging.INFO)
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs what it raises as well

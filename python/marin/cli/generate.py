@@ -13,7 +13,7 @@ Prompt = Annotated[str, typer.Argument(help="Text to go on from.")]
 Count = Annotated[int, typer.Option("--tokens", help="Tokens to write.")]
 Temperature = Annotated[float, typer.Option(help="0: always the likeliest token.")]
 TopK = Annotated[int, typer.Option(help="Draw from this many likeliest tokens; 0: from all.")]
-Seed = Annotated[int, typer.Option(help="Seed of the draws.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the draws.")]
 At = Annotated[int | None, typer.Option(help="Step of the checkpoint; default: the newest.")]
 TokenizerOption = Annotated[
     Path | None,
@@ -42,6 +42,8 @@ def generate(
     from marin.engine import read_manifest
     from marin.model.generate import generate as continue_prompt
 
+    if any("\ud800" <= character <= "\udfff" for character in prompt):
+        raise MarinError("PROMPT: is not UTF-8; expected text")
     directory = tokenizer_of(run, tokenizer)
     trained = load_trained(run, at)
     special = read_manifest(directory).summary

@@ -105,6 +105,8 @@ def join(coordinator: str | None, count: int | None, index: int | None) -> Proce
         raise MarinError(f"--process {index}: expected a number from 0 to {count - 1}")
     if count == 1:
         return ALONE
+    if coordinator is not None and not coordinator.rpartition(":")[2].isdecimal():
+        raise MarinError(f"--coordinator {coordinator}: expected HOST:PORT of the first process")
     try:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         # JAX would catch SIGTERM, which is to end a process, and leave it to us.

@@ -142,9 +142,9 @@ def train(
     if start:
         found = checkpoint_directory(directory.checkpoints, start)
         progress.note(f"Train: going on from step {start} of {curriculum.steps} ({found})")
+    _check_batches(curriculum, config)
     ensure_devices(config.mesh.devices, processes.count)
     mesh = make_mesh(**vars(config.mesh))
-    _check_batches(curriculum, config)
     _, readers = processes.reader(config.mesh)
     watch = Watch(config.watch, processes)
     trainee = take_apart(config.model, mesh)
