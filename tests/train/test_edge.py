@@ -47,6 +47,27 @@ def test_any_text_survives_its_writing(file: Path, text: str) -> None:
     assert load_config(file.parent / "config.toml") == config
 
 
+def test_every_relative_path_is_relative_to_its_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(
+        FILE + '[evaluation]\ntokenizer = "t.json"\n[watch]\nforecast = "../band.json"\n'
+    )
+    monkeypatch.chdir("/")
+    config = load_config(file, ["run=elsewhere"])
+    assert config.evaluation.tokenizer == file.parent / "t.json"
+    assert config.watch.forecast == file.parent / "../band.json"
+    assert config.run == Path("elsewhere")  # as the command line means it
+
+
+def test_what_is_meant_for_one_start_is_not_kept(file: Path) -> None:
+    config = load_config(file, ["stop_at=10", "profile=2"])
+    assert (config.stop_at, config.profile) == (10, 2)
+    write_config(config, file.parent)
+    kept = load_config(file.parent / "config.toml")
+    assert (kept.stop_at, kept.profile) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

@@ -97,7 +97,8 @@ class TrainConfig:
 
     `rate_scale` multiplies the compute-scaled learning rates. `microbatches` are accumulated to one
     batch. `stop_at` ends the process after that many steps of the curriculum without changing it.
-    The first `profile` steps after the first two of a process are traced into `RUN/profile`.
+    The first `profile` steps after the first two of a process are traced into `RUN/profile`. The
+    last two are of one start: a run's `config.toml` does not keep them.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = _STRICT_KEYS

@@ -7,9 +7,9 @@ file are relative to the file.
 import json
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -20,7 +20,7 @@ from marin.train.config import TrainConfig
 from marin.validation import expected
 
 CONFIG_NAME = "config.toml"
-_PATHS = ("shards", "run")
+_ONCE = ("stop_at", "profile")  # of one start of a run
 
 
 def load_config(path: Path, settings: Sequence[str] = ()) -> TrainConfig:
@@ -35,9 +35,7 @@ def load_config(path: Path, settings: Sequence[str] = ()) -> TrainConfig:
         raise MarinError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
         raise MarinError(f"{path}: not valid TOML ({error})") from None
-    for name in _PATHS:
-        if isinstance(values.get(name), str):
-            values[name] = str(path.parent.absolute() / values[name])
+    _resolve(values, TrainConfig, path.parent.absolute())
     for setting in settings:
         _apply(values, setting)
     return config_from(values, str(path))
@@ -62,9 +60,20 @@ def config_from(values: dict[str, Any], origin: str) -> TrainConfig:
 
 
 def write_config(config: TrainConfig, directory: Path) -> None:
-    """Writes `config.toml`, atomically."""
+    """Writes `config.toml`, atomically, without what is meant for one start of the run."""
+    values = {key: value for key, value in config.to_dict().items() if key not in _ONCE}
     with atomic_file(directory / CONFIG_NAME) as partial:
-        partial.write_text("\n".join(_toml_lines(config.to_dict())) + "\n")
+        partial.write_text("\n".join(_toml_lines(values)) + "\n")
+
+
+def _resolve(values: dict[str, Any], kind: type, folder: Path) -> None:
+    """Makes the relative paths among these values of a dataclass absolute, from `folder` on."""
+    for name, hint in get_type_hints(kind).items():
+        value = values.get(name)
+        if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, dict):
+            _resolve(value, hint, folder)
+        elif isinstance(value, str) and Path in (hint, *get_args(hint)):
+            values[name] = str(folder / value)
 
 
 def _model_values(model: dict[str, Any]) -> dict[str, Any]:

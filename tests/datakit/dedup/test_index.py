@@ -115,4 +115,4 @@ def test_a_document_that_is_gone_when_it_is_read_again_is_named(
     for lost, row in ((str(old), 7), (str(new), 1)):
         # All sets are read again, as those of signed documents are.
         with pytest.raises(MarinError, match=rf"{lost}, row {row}.*: no longer there"):
-            dedup([new], tmp_path, config, against=[index], engine=Local())
+            dedup([new], tmp_path, config, against=[index], engine=Local(2))

@@ -2,17 +2,19 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from marin.datakit.dedup import DedupConfig, Shingling, dedup_into
-from marin.engine import Local, Silent
+from marin.engine import Silent
 
+T, R = TypeVar("T"), TypeVar("R")
 PARTS = 3
 SIGNING, READING, WRITING = "Sign documents", "Read and sign documents", "Write sidecars"
 
@@ -21,7 +23,11 @@ import sys, time
 from contextlib import contextmanager
 from pathlib import Path
 from marin.datakit.dedup import DedupConfig, dedup_into
-from marin.engine import Local, Silent
+from marin.engine import Silent
+
+class OneByOne:
+    def map(self, function, tasks):
+        return map(function, tasks)
 
 class HangsIn(Silent):
     @contextmanager
@@ -34,7 +40,7 @@ class HangsIn(Silent):
             print("hangs", flush=True)
             time.sleep(1000)
 
-engine = Local() if sys.argv[3] == "Sign documents" else None
+engine = OneByOne() if sys.argv[3] == "Sign documents" else None
 config = DedupConfig(memory=1 << 20, threads=1)
 dedup_into([Path(sys.argv[1])], Path(sys.argv[2]), config, engine=engine, progress=HangsIn())
 """
@@ -80,6 +86,13 @@ def test_sigkill_then_again(task: str, tmp_path: Path) -> None:
     check_same(out, dedup_into([documents], tmp_path / "whole"))
 
 
+class OneByOne:
+    """An engine of one worker, which is this process."""
+
+    def map(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
+        return map(function, tasks)
+
+
 class Watches(Silent):
     """Remembers when the first signature file of `out` was made."""
 
@@ -108,7 +121,7 @@ def test_signatures_serve_a_run_of_the_same_inputs_and_parameters_alone(tmp_path
         (signatures,) = (out / "signatures").iterdir()
         before = signatures.stat().st_mtime_ns
         watch = Watches(out)
-        dedup_into([inputs], out, config, engine=Local(), progress=watch)
+        dedup_into([inputs], out, config, engine=OneByOne(), progress=watch)
         assert (watch.made == before) is serve
         whole = dedup_into([inputs], tmp_path / f"whole-{out.name}", config)
         check_same(out, whole)
