@@ -34,6 +34,15 @@ def test_a_named_directory_is_gone_on_with_by_its_own_stage_alone(tmp_path: Path
     assert sorted(path.name for path in out.iterdir()) == ["half.bin", "manifest.json"]
 
 
+def test_a_directory_of_a_stage_that_was_killed_as_it_began_is_new(tmp_path: Path) -> None:
+    (tmp_path / ".partial-7-.begun.json").write_text("{")
+    (tmp_path / ".lock").touch()
+    check_named_directory(tmp_path, "stage")
+    (tmp_path / ".partial-7-notes.txt").touch()
+    with pytest.raises(MarinError, match="holds files"):
+        check_named_directory(tmp_path, "stage")
+
+
 def test_an_interrupted_stage_of_another_identity_leaves_nothing_but_foreign_files(
     tmp_path: Path,
 ) -> None:

@@ -190,7 +190,7 @@ def check_named_directory(path: Path, stage: str) -> None:
     check_output_root(path.parent)
     if path.exists() and not path.is_dir():
         raise MarinError(f"{path}: not a folder; name a new or empty one for the {stage}")
-    if not path.is_dir() or all(file.name == LOCK_NAME for file in path.iterdir()):
+    if not path.is_dir() or all(_is_first(file.name) for file in path.iterdir()):
         return
     begun = _begun(path)
     holder = stage_of(path) or (begun and begun.stage)
@@ -200,6 +200,11 @@ def check_named_directory(path: Path, stage: str) -> None:
         )
     if holder != stage:
         raise MarinError(f"{path}: holds {holder}, not {stage}; name a new or empty folder")
+
+
+def _is_first(name: str) -> bool:
+    """Whether a stage leaves this in a directory before it has marked it as begun."""
+    return name == LOCK_NAME or (name.startswith(PARTIAL_PREFIX) and name.endswith(_BEGUN_NAME))
 
 
 def _begin(path: Path, begun: _Begun) -> None:

@@ -49,8 +49,8 @@ class DedupConfig:
         name of the sidecar, `content` 12 hex digits of the file's checksum (in an object store, of
         its location, size and time of change).
       memory: bytes for band keys, shingle sets and hashes; what is beyond goes to files. None: a
-        quarter of the machine's memory. Some 80 bytes and the id of each document stand beside it.
-        Shows in no result.
+        quarter of the machine's memory. Beside it stand the interpreter, some 80 bytes and the id
+        of each document, and some 170 bytes of each that is a candidate. Shows in no result.
       threads: 0 for all cores. Shows in no result.
     """
 
