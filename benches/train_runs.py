@@ -106,6 +106,8 @@ class Bench:
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", **environment}
         environment["JAX_COMPILATION_CACHE_DIR"] = str(self.out / "compiled")
         command = [sys.executable, "-m", "marin.cli", "train", str(folder / "config.toml")]
+        if config.stop_at is not None:  # of one start, and so in no file
+            command += ["--set", f"stop_at={config.stop_at}"]
         return subprocess.Popen(
             [*command, *options, "--json"], env=environment, stdout=subprocess.DEVNULL
         )
