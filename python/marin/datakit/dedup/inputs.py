@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -188,12 +188,10 @@ def for_each_batch(
 
     def run(thread: int) -> None:
         # A thread walks over its share of the groups first, and then helps with all others.
-        own, others = (
-            cursors[thread::threads],
-            [c for c in cursors if c not in cursors[thread::threads]],
-        )
+        own = cursors[thread::threads]
+        others = (cursor for at, cursor in enumerate(cursors) if at % threads != thread)
         try:
-            for lock, batches in own + others:
+            for lock, batches in chain(own, others):
                 while not failed.is_set():
                     with lock:
                         item = next(batches, None)

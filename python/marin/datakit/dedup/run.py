@@ -1,6 +1,7 @@
 """Deduplication of document directories into one sidecar directory."""
 
 import shutil
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -331,7 +332,7 @@ def _within(documents: np.ndarray, first: int, rows: int) -> np.ndarray:
 
 
 def _file_of(files: Sequence[DocumentFile], document: int) -> DocumentFile:
-    return next(file for file in reversed(files) if file.first <= document)
+    return files[bisect_right(files, document, key=lambda file: file.first) - 1]
 
 
 def _summary(
