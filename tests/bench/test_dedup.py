@@ -76,7 +76,7 @@ def test_a_measurement_names_what_it_found_and_each_value_is_the_median_of_its_r
 ) -> None:
     config = BenchConfig(documents=10, peer_megabytes=1, runs=2)
     report = measure([corpus], [], config, progress=Silent())
-    speeds = ("all", "all_within_1GiB", "half", "quarter", "part")
+    speeds = ("all", "all_with_memory_1GiB", "half", "quarter", "part")
     units = {f"{name}_speed": "MB/s" for name in speeds} | {f"{name}_peak": "MB" for name in speeds}
     units |= {f"{name}_stage_speed": "MB/s" for name in ("signature", "verification")}
     measured = set(units)

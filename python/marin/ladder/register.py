@@ -109,8 +109,15 @@ def _is_whole(block: dict[str, Any]) -> bool:
     curves = [forecast[key] for key in ("progress", "loss", "low", "high")]
     sizes = [target[key] for key in ("train_flops", "tokens", "active_params")]
     numbers = [*sizes, rule["burn_in"], rule["persistence"], block["tolerance"]]
-    for values in (*curves, block["normal"].values()):
+    for values in curves:
         numbers += values
+    for usual in block["normal"].values():
+        if isinstance(usual, dict):
+            if not len(usual["progress"]) == len(usual["highest"]) > 0:
+                return False
+            numbers += [*usual["progress"], *usual["highest"]]
+        else:  # of older registrations
+            numbers.append(usual)
     return (
         isinstance(target["name"], str)
         and isinstance(block["metric"], str)

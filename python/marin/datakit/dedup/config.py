@@ -49,8 +49,10 @@ class DedupConfig:
         name of the sidecar, `content` 12 hex digits of the file's checksum (in an object store, of
         its location, size and time of change).
       memory: bytes for band keys, shingle sets and hashes; what is beyond goes to files. None: a
-        quarter of the machine's memory. Beside it stand the interpreter, some 80 bytes and the id
-        of each document, and some 170 bytes of each that is a candidate. Shows in no result.
+        quarter of the machine's memory. Shows in no result. Beside it stand, in memory whatever
+        the limit: some 80 bytes and the id of each document; some 250 bytes more of each candidate,
+        a document that shares a band key; and for each thread a batch of texts, or band keys of
+        1 MiB or of a sixteenth of `memory` if that is more.
       threads: 0 for all cores. Shows in no result.
     """
 

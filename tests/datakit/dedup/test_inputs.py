@@ -1,0 +1,59 @@
+"""Batches of many row groups are handed out once each, by work in proportion to their number."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+
+from marin.datakit.dedup.inputs import for_each_batch
+from marin.datakit.dedup.run import _file_of
+
+
+@dataclass(frozen=True)
+class Group:
+    """As many batches of one row as its `rows`."""
+
+    first: int
+    rows: int
+
+    def batches(self, columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        del columns
+        yield from ((self.first + row, cast(Any, None)) for row in range(self.rows))
+
+
+def walk(groups: list[Group], threads: int) -> Counter[int]:
+    seen: Counter[int] = Counter()
+    lock = threading.Lock()
+
+    def work(first: int, batch: pa.RecordBatch) -> None:
+        del batch
+        with lock:
+            seen[first] += 1
+
+    for_each_batch(cast(Any, groups), ["text"], threads, work)
+    return seen
+
+
+def test_every_batch_comes_once_for_any_number_of_threads() -> None:
+    groups = [Group(100 * i, i % 4) for i in range(30)]
+    expected = Counter(g.first + row for g in groups for row in range(g.rows))
+    for threads in (1, 2, 7, 50):
+        assert walk(groups, threads) == expected
+
+
+def test_many_row_groups_take_time_in_proportion() -> None:
+    begin = time.process_time()
+    assert len(walk([Group(i, 1) for i in range(20_000)], threads=8)) == 20_000
+    # 0.1 s, where comparing every group with all others takes 7 s.
+    assert time.process_time() - begin < 2
+
+
+def test_a_document_is_in_the_last_file_that_begins_before_it() -> None:
+    files = [SimpleNamespace(first=first, name=str(i)) for i, first in enumerate([0, 3, 3, 7, 7])]
+    found = [_file_of(cast(Any, files), document).name for document in (0, 2, 3, 6, 7, 9)]
+    assert found == ["0", "0", "2", "2", "4", "4"]
