@@ -1,6 +1,7 @@
 """Commands that look at a trained model, on a checkpoint of a small run with real shards."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, x in named_arrays(layout).items()
     }
     checkpoints = Checkpoints(directory.checkpoints, keep=1)
-    checkpoints.save(3, arrays, {})
+    lines = "".join(f'{{"step": {step}}}\n' for step in range(3))
+    directory.metrics.write_text(lines)
+    checkpoints.save(3, arrays, {"metrics_bytes": len(lines)})
     checkpoints.close()
     return config.run
 
@@ -156,3 +159,30 @@ def test_another_tokenizer_than_the_datas_is_refused_before_the_model_is_read(
         invoke("generate", str(run), PROMPT, "--tokenizer", str(named))
     with pytest.raises(MarinError, match=r"other.json: no tokenizer.json; expected"):
         invoke("generate", str(run), PROMPT, "--tokenizer", str(path))
+
+
+def test_a_branch_is_made_beside_its_parent(run: Path, tmp_path: Path) -> None:
+    parent = shutil.copytree(run, tmp_path / "run")
+    options = ("--at", "3", "--cooldown", "4", "--seq-len", "128")
+    answer = invoke("train", "branch", str(parent), *options)
+    child = tmp_path / "run-branch-3"
+    assert answer == {"run": str(child), "step": 3, "steps": 7, "tokens": 7 * 4 * 64}
+    curriculum = json.loads((child / "plan.json").read_text())["curriculum"]
+    shapes = [(s["steps"], s["batch_size"], s["seq_len"]) for s in curriculum["segments"]]
+    assert shapes == [(3, 4, 64), (4, 2, 128)]
+    assert len((child / "metrics.jsonl").read_text().splitlines()) == 3
+    assert load_trained(child, None).step == 3
+
+
+def test_a_run_goes_on_with_the_mixture_of_a_file(run: Path, tmp_path: Path) -> None:
+    changed = shutil.copytree(run, tmp_path / "run")
+    plan = json.loads((changed / "plan.json").read_text())
+    mixture = plan["schedule"]["revisions"][0]["specification"] | {"name": "another"}
+    (tmp_path / "mixture.json").write_text(json.dumps(mixture))
+    mixed = ("--mixture", str(tmp_path / "mixture.json"))
+    answer = invoke("train", "remix", str(changed), *mixed)
+    assert answer == {"run": str(changed), "step": 3, "steps": 12, "tokens": 12 * 4 * 64}
+    after = json.loads((changed / "plan.json").read_text())
+    assert [leg["step"] for leg in after["legs"]] == [0, 3]
+    assert after["schedule"]["revisions"][1]["specification"]["name"] == "another"
+    assert after["curriculum"]["decay"] == plan["curriculum"]["decay"]

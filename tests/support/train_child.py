@@ -24,11 +24,11 @@ for run in map(Path, order["runs"]):
         model=tiny_model(**order.get("model", {})),
         mesh=MeshShape(expert=order.get("expert", 4), model=order.get("model_axis", 1)),
         checkpoint=CheckpointConfig(every=order["every"], keep=2),
-        evaluation=EvaluationConfig(times=0),
+        evaluation=EvaluationConfig(times=order.get("evaluations", 0)),
         log=LogConfig(wandb=False),
         stop_at=order.get("stop_at"),
     )
     segments = (Segment(order["steps"], 8, 32, "main"),)
     index, readers = processes.reader(config.mesh)
-    source = fake_source(segments, process=index, processes=readers)
+    source = fake_source(segments, run.parent, process=index, processes=readers)
     train(config, source, RunDirectory(run), progress=Silent(), processes=processes)

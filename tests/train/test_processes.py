@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.training import fake_source, tiny_model
+from support.training import fake_source, tiny_model, write_held_out
 
 from marin.engine import Silent
 from marin.errors import MarinError
@@ -23,13 +23,14 @@ from marin.train.run_directory import RunDirectory
 
 CHILD = Path(__file__).parents[1] / "support" / "train_child.py"
 STEPS, STOP = 14, 4
+EVALUATIONS = 7
 
 
 def in_two_processes(run: Path, **changes: int) -> None:
     """Trains the first `STOP` steps in two processes of two devices each."""
     port = 20_000 + os.getpid() % 20_000
     order = {"runs": [str(run)], "steps": STEPS, "every": 100, "stop_at": STOP, **changes}
-    order |= {"coordinator": f"127.0.0.1:{port}", "processes": 2}
+    order |= {"evaluations": EVALUATIONS, "coordinator": f"127.0.0.1:{port}", "processes": 2}
     environment = dict(
         os.environ,
         PYTHONPATH=os.pathsep.join(sys.path),
@@ -46,7 +47,7 @@ def in_two_processes(run: Path, **changes: int) -> None:
     assert [child.wait(timeout=280) for child in children] == [0, 0]
 
 
-def go(run: Path, devices: int, transport: str = "local") -> list[float]:
+def go(run: Path, devices: int, transport: str = "local", evaluations: int = 0) -> list[float]:
     """Trains what is left of the run on so many devices; all its losses."""
     run.mkdir(exist_ok=True)
     config = TrainConfig(
@@ -55,21 +56,33 @@ def go(run: Path, devices: int, transport: str = "local") -> list[float]:
         model=tiny_model(transport=transport),
         mesh=MeshShape(expert=devices),
         checkpoint=CheckpointConfig(every=100),
-        evaluation=EvaluationConfig(times=0),
+        evaluation=EvaluationConfig(times=evaluations),
         log=LogConfig(wandb=False),
     )
-    source = fake_source((Segment(STEPS, 8, 32, "main"),))
+    source = fake_source((Segment(STEPS, 8, 32, "main"),), run.parent)
     train(config, source, RunDirectory(run), progress=Silent())
     records = read_metrics(run / "metrics.jsonl")
     assert [record["step"] for record in records] == list(range(STEPS))
     return [record["loss"] for record in records]
 
 
+def evaluations(run: Path) -> dict[int, dict[str, float]]:
+    """What the first `STOP` steps of a run measured on held-out documents, by step."""
+    records = read_metrics(run / "metrics.jsonl")[:STOP]
+    found = {r["step"]: {k: v for k, v in r.items() if k.startswith("eval/")} for r in records}
+    return {step: values for step, values in found.items() if values}
+
+
 @pytest.mark.timeout(600)
 def test_two_processes_train_as_one_and_any_number_of_devices_goes_on(tmp_path: Path) -> None:
+    write_held_out(tmp_path)
     both = tmp_path / "both"
     in_two_processes(both)
-    straight = go(tmp_path / "straight", 4)
+    straight = go(tmp_path / "straight", 4, evaluations=EVALUATIONS)
+    ours, theirs = evaluations(both), evaluations(tmp_path / "straight")
+    assert list(ours) == list(theirs) == [1, 3]
+    for step, values in theirs.items():
+        assert ours[step] == pytest.approx(values, rel=1e-4)
     for devices, transport in ((1, "local"), (2, "ring"), (4, "local")):
         run = tmp_path / str(devices)
         shutil.copytree(both, run)
