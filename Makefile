@@ -38,7 +38,8 @@ test-slow: $(VENV)/.built
 # against benches/results. The whole data side and training have scripts of their own in benches/.
 bench: $(VENV)/.built
 	mkdir -p $(BENCH)
-	for part in dedup mixture pack stream dispatch balance; do \
+	$(BIN)/marin bench dedup --make-corpus --packages 4 --versions 3 --cache $(BENCH)/corpus --save $(BENCH)/dedup.json
+	for part in mixture pack stream dispatch balance; do \
 		$(BIN)/marin bench $$part --save $(BENCH)/$$part.json || exit; \
 	done
 

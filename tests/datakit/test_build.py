@@ -235,7 +235,7 @@ def test_a_build_killed_at_every_few_files_ends_with_the_same_bytes(tmp_path: Pa
         ("[embed]", "[embedding]", "unknown key 'embedding'"),
         ("n = 8", "n = 2", "n = 2: expected 6 to 100 words"),
         ('engine = "local"', 'engine = "gpu"', "engine 'gpu': expected local"),
-        ("[embed]", "[embed", "not TOML"),
+        ("[embed]", "[embed", "not valid TOML"),
         ('paths = ["notes"]', 'paths = ["note"]', "note: no such file or folder; paths are rel"),
         ('paths = ["notes"]', 'paths = ["x/n*"]', "nothing matches the pattern .*x/n"),
         ('paths = ["notes"]', 'paths = "notes"', "paths = 'notes': expected a list"),

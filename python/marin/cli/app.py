@@ -36,8 +36,9 @@ from marin.cli.train import app as train
 from marin.errors import MarinError
 
 PIPE_CLOSED = 141
-INTERRUPTED = 130
 """The exit code of a program that SIGPIPE ended."""
+INTERRUPTED = 130
+"""The exit code of a program that Ctrl-C ended."""
 
 app = typer.Typer(
     name="marin",

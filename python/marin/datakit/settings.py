@@ -2,7 +2,6 @@
 
 import os
 import sysconfig
-import tomllib
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -18,6 +17,7 @@ from marin.datakit.sources import Source, check_name, is_dataset_name, is_patter
 from marin.datakit.store import StoreConfig
 from marin.datakit.tokenizer import BPEConfig, SpecialTokens
 from marin.datakit.walk import printable
+from marin.engine import read_toml
 from marin.errors import MarinError
 from marin.validation import expected
 
@@ -86,12 +86,7 @@ def load_settings(path: Path) -> BuildSettings:
     Raises:
       MarinError: the file or a key in it is wrong; the message names the key.
     """
-    try:
-        raw = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise MarinError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise MarinError(f"{path}: not TOML: {error}") from None
+    raw = read_toml(path, "the settings of a build")
     known = (*_PLAIN, *_LISTS, *_SECTIONS)
     for key in raw:
         if key not in known:

@@ -1,6 +1,6 @@
 """Where work runs and how its results are kept: stages, manifests, atomic files."""
 
-from marin.engine.files import Writeback, atomic_file, read_json, write_json
+from marin.engine.files import Writeback, atomic_file, read_json, read_toml, write_json
 from marin.engine.json_lines import read_json_lines
 from marin.engine.manifest import (
     FileEntry,
@@ -58,6 +58,7 @@ __all__ = [
     "read_json",
     "read_json_lines",
     "read_manifest",
+    "read_toml",
     "stage_directory",
     "verify_files",
     "write_json",

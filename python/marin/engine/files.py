@@ -2,6 +2,7 @@
 
 import json
 import os
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +69,22 @@ def read_json(path: Path, what: str) -> Any:
         raise MarinError(f"{path}: {error.strerror}; expected {what}") from None
     except (ValueError, RecursionError) as error:
         raise MarinError(f"{path}: no JSON ({error}); expected {what}") from None
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+      MarinError: it cannot be read or is no TOML; the message says that `what` was expected.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise MarinError(
+            f"{path}: cannot be read ({error.strerror}); expected {what} as TOML"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise MarinError(f"{path}: not valid TOML ({error}); expected {what}") from None
 
 
 def _sync_directory(path: Path) -> None:

@@ -72,7 +72,7 @@ class Checkpoints:
 
     def check(self) -> None:
         """Raises the error of a background save that has failed."""
-        with _disk_full_as_os_error(self.root):
+        with disk_full_as_os_error(self.root):
             self._orbax.check_for_errors()
         if self._pending is not None and self._pending.done():
             self.wait()
@@ -81,7 +81,7 @@ class Checkpoints:
         """Returns when the save under way is complete."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
-            with _disk_full_as_os_error(self.root):
+            with disk_full_as_os_error(self.root):
                 pending.result()
 
     def close(self) -> None:
@@ -197,12 +197,12 @@ def _directories(root: Path) -> dict[int, Path]:
 
 
 @contextmanager
-def _disk_full_as_os_error(root: Path) -> Iterator[None]:
-    """Orbax raises errors of its own for a disk that is full."""
+def disk_full_as_os_error(root: Path) -> Iterator[None]:
+    """Orbax and `shutil` raise errors of their own for a disk that is full."""
     try:
         yield
     except Exception as error:
-        if _DISK_FULL.search(str(error)) is None or isinstance(error, OSError):
+        if _DISK_FULL.search(str(error)) is None or getattr(error, "errno", None):
             raise
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root)) from None
 

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from marin.engine.files import atomic_file
+from marin.engine.files import atomic_file, read_toml
 from marin.errors import MarinError
 from marin.model import HeroConfig, preset
 from marin.train.config import TrainConfig
@@ -29,12 +29,7 @@ def load_config(path: Path, settings: Sequence[str] = ()) -> TrainConfig:
     Raises:
       MarinError: the file cannot be read, or a key is unknown or its value wrong; it is named.
     """
-    try:
-        values = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise MarinError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise MarinError(f"{path}: not valid TOML ({error})") from None
+    values = read_toml(path, "the configuration of a run")
     _resolve(values, TrainConfig, path.parent.absolute())
     for setting in settings:
         _apply(values, setting)

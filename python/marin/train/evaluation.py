@@ -89,7 +89,6 @@ class Evaluator:
             lay_out(_batch(held_out, first, rows, reader), trainee.mesh, reader[1]).batch
             for first in range(0, len(held_out.domain), rows)
         ]
-        self._rows = rows
 
     def measure(self, state: TrainState, qk_scale: float) -> dict[str, float]:
         """The values of one evaluation under their names."""

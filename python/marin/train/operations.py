@@ -15,7 +15,12 @@ from marin.engine import Progress, Silent, check_output_root, make_folder
 from marin.errors import MarinError
 from marin.mixture import Schedule, Specification, Stage
 from marin.packing import pack, plan
-from marin.train.checkpoint import checkpoint_directory, complete_steps, read_state
+from marin.train.checkpoint import (
+    checkpoint_directory,
+    complete_steps,
+    disk_full_as_os_error,
+    read_state,
+)
 from marin.train.curriculum import Curriculum
 from marin.train.edge import write_config
 from marin.train.metrics import check_length
@@ -149,9 +154,12 @@ def _copy_checkpoint(parent: RunDirectory, child: RunDirectory, step: int) -> No
     """
     old, new = (checkpoint_directory(run.checkpoints, step) for run in (parent, child))
     try:
-        shutil.copytree(old, new)
+        with disk_full_as_os_error(new):
+            shutil.copytree(old, new)
         read_state(child.checkpoints, step)
     except (MarinError, FileNotFoundError, shutil.Error):
+        if step in complete_steps(parent.checkpoints):
+            raise
         raise MarinError(
             f"{old}: was dropped while it was copied; choose a newer checkpoint with --at, or have "
             "the run keep more of them (checkpoint.keep)"
