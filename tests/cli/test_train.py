@@ -13,7 +13,7 @@ CONFIG = 'shards = "shards"\nrun = "run"\n[model]\npreset = "tiny"\n'
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["none.toml"], "none.toml: cannot be read"),
+        (["none.toml"], "none.toml: No such file"),
         (["run.toml"], "shards: no such directory"),
         (["run.toml", "--set", "mesh.experts=2"], "mesh.experts: unknown key"),
         (["run.toml", "--set", "evaluation.times=-1"], "evaluation.times = -1"),

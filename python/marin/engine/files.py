@@ -80,9 +80,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise MarinError(
-            f"{path}: cannot be read ({error.strerror}); expected {what} as TOML"
-        ) from None
+        raise MarinError(f"{path}: {error.strerror}; expected {what} as TOML") from None
     except (ValueError, RecursionError) as error:
         raise MarinError(f"{path}: not valid TOML ({error}); expected {what}") from None
 
