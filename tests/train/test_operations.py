@@ -14,7 +14,7 @@ from support.training import tiny_model
 from marin.engine import write_manifest
 from marin.errors import MarinError
 from marin.mixture import Schedule, Specification, constant_batches, tilted
-from marin.packing import pack, plan
+from marin.packing import PlanConfig, ShardConfig, pack, packed_as, plan
 from marin.train.checkpoint import Checkpoints
 from marin.train.config import MeshShape, TrainConfig
 from marin.train.curriculum import Curriculum
@@ -33,6 +33,12 @@ STEPS = 40
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
+    return trained_run(tmp_path)
+
+
+def trained_run(
+    tmp_path: Path, rows: PlanConfig = PlanConfig(), files: ShardConfig = ShardConfig()
+) -> Path:
     """A run of 40 steps with checkpoints of steps 10 and 20, as if it had been trained so far."""
     draw = np.random.default_rng(0)
     lengths = {f"c0{d}q{q}": draw.integers(20, 400, 60).tolist() for d in (0, 1) for q in (0, 1)}
@@ -45,7 +51,7 @@ def run(tmp_path: Path) -> Path:
     )
     stages = constant_batches(TOKENS, [(0.0, 64), (0.5, 128)])
     schedule = Schedule.of(specification, stages, horizon=STEPS * TOKENS, seed=0)
-    shards = pack(plan(store, schedule, tmp_path), tmp_path)
+    shards = pack(plan(store, schedule, tmp_path, rows), tmp_path, files)
     path = tmp_path / "run"
     path.mkdir()
     directory = RunDirectory(path)
@@ -140,6 +146,17 @@ def test_a_shortened_run_ends_on_the_floor_and_meets_its_new_quotas(run: Path) -
     np.testing.assert_allclose(decrements, decrements[0], rtol=1e-9)
     assert [new.at(s).segment.phase for s in (24, 26)] == ["main", "anneal"]
     assert quotas(source, new) == planned_quotas(source)
+
+
+def test_a_changed_run_is_packed_as_it_was(tmp_path: Path) -> None:
+    settings = (PlanConfig("concat", max_segments=3), ShardConfig(4_096, 1_024, documents=True))
+    run = trained_run(tmp_path, *settings)
+    shorten(run, to=32 * TOKENS)
+    child = branch(run, at=10, cooldown=6).run
+    for path in (run, child):
+        source, _ = opened(path)
+        assert len(source.legs) == 2
+        assert [packed_as(leg.shards) for leg in source.legs] == [settings] * 2
 
 
 def test_more_than_a_quarter_is_cut_only_by_force(run: Path) -> None:

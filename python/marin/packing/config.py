@@ -1,8 +1,10 @@
 """How documents become rows and rows become files."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
+from marin.engine import read_manifest
 from marin.errors import MarinError
 
 Policy = Literal["best-fit", "concat", "truncate"]
@@ -68,3 +70,11 @@ class ShardConfig:
                 raise MarinError(f"{name} {getattr(self, name)}: expected at least 1 token")
         if self.threads < 0:
             raise MarinError(f"threads {self.threads}: expected 0 (one per core) or more")
+
+
+def packed_as(shards: Path) -> tuple[PlanConfig, ShardConfig]:
+    """How the rows of finished shards were planned and written. Of shards whose manifest does not
+    say how they were planned (it once did not) the former is the default."""
+    manifest = read_manifest(shards)
+    plan_config = PlanConfig(**manifest.summary.get("packing", {}))
+    return plan_config, ShardConfig(**manifest.parameters)

@@ -94,10 +94,7 @@ def repair(
     if manifest.stage != STAGE:
         raise MarinError(f"{shards}: a directory of stage {manifest.stage}, expected {STAGE}")
     engine = engine or Threads()
-    parameters = manifest.parameters
-    config = ShardConfig(
-        parameters["shard_tokens"], parameters["block_tokens"], parameters["documents"]
-    )
+    config = ShardConfig(**manifest.parameters)
     entries = {file.name: file for file in manifest.files}
     names = {
         shards / name: (place, entries[name].xxh3)

@@ -7,6 +7,7 @@ that was trained on so far: what was given away stays, and the rest goes on to w
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from os import cpu_count
 from pathlib import Path
 
@@ -54,13 +55,7 @@ def plan(
                 f"{opened.path}: cell {cell} has no tokens, the schedule wants {rows} rows of it; "
                 "use a mixture made for this store"
             )
-    parameters = {
-        "policy": config.policy,
-        "max_segments": config.max_segments,
-        "min_fill": config.min_fill,
-        "window": config.window,
-        "schedule": schedule.fingerprint,
-    }
+    parameters = {**asdict(config), "schedule": schedule.fingerprint}
     kept = KeptRows(schedule, after, opened.path)
     inputs = {"store": opened.manifest.fingerprint}
     if kept.plans:
@@ -85,6 +80,7 @@ def plan(
                 opened, schedule, {cell: stages for cell, (stages, _) in done.items()}
             )
             summary["history"] = [list(plan) for plan in kept.plans]
+            summary["packing"] = asdict(config)
             stage.finish(rows, summary, known=known)
     return stage.path
 

@@ -70,8 +70,7 @@ class ShardRows:
             raise MarinError(
                 f"{path}: a directory of stage {manifest.stage}, expected shards or a plan"
             )
-        parameters = self.manifest.parameters
-        config = ShardConfig(parameters["shard_tokens"], parameters["block_tokens"])
+        config = ShardConfig(**self.manifest.parameters)
         stages = [(stage.rows, stage.seq_len) for stage in stages_of(self.manifest)]
         self._places = ShardPlaces(stages, config)
         self._files = {file.name: file for file in self.manifest.files}

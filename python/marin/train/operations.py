@@ -14,7 +14,7 @@ from pathlib import Path
 from marin.engine import Progress, Silent, check_output_root, make_folder
 from marin.errors import MarinError
 from marin.mixture import Schedule, Specification, Stage
-from marin.packing import pack, plan
+from marin.packing import pack, packed_as, plan
 from marin.train.checkpoint import (
     checkpoint_directory,
     complete_steps,
@@ -182,14 +182,16 @@ def _legs(
     source: Source, step: int, schedule: Schedule, progress: Progress | None
 ) -> Sequence[Leg]:
     """Plans and packs a schedule that was revised at `step`, beside the shards of the run's newest
-    leg. The legs before `step` stay: the new plan keeps the rows of the last of them, and the
+    leg and by their settings. The legs before `step` stay: the new plan keeps the rows of the last of them, and the
     documents that those did not use follow."""
     kept = [leg for leg in source.legs if leg.step < step]
     after = kept[-1].shards if kept else None
-    root = source.legs[-1].shards.resolve().parent
+    newest = source.legs[-1].shards.resolve()
+    root = newest.parent
+    rows, files = packed_as(newest)
     shown = progress or Silent()
-    planned = plan(source.store, schedule, root, after=after, progress=shown)
-    shards = pack(planned, root, progress=shown)
+    planned = plan(source.store, schedule, root, rows, after=after, progress=shown)
+    shards = pack(planned, root, files, progress=shown)
     return [*kept, replace(first_leg(shards), step=step)]
 
 
