@@ -142,20 +142,27 @@ def test_exported_runs_are_the_same_rungs(runs: list[Path], tmp_path: Path) -> N
     assert _plain(load(exports, None)) == _plain(load(runs[:3], None))
 
 
-ORDER = {"id": "a", "name": "d16", "group": "g", "project": "p", "start": 0, "history": "one"}
-
-
-def test_the_mirrors_offline_files_are_the_same_rung_over_a_restart(
-    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    run = tmp_path / "d16"
-    run.mkdir()
+
+
+def mirror(run: Path, lines: list[str], config: dict[str, Any], **changes: Any) -> None:
+    """Mirrors a run whose metrics are `lines` so far."""
+    run.mkdir(exist_ok=True)
+    (run / "metrics.jsonl").write_text("".join(lines))
+    order = {"id": "a", "name": "d16", "group": "g", "project": "p", "start": 0, "history": "one"}
+    assert WandbMirror(run, {**order, "config": config, **changes}).close()
+
+
+@pytest.mark.usefixtures("offline")
+def test_the_mirrors_offline_files_are_the_same_rung_over_a_restart(
+    runs: list[Path], tmp_path: Path
+) -> None:
     lines = (runs[0] / "metrics.jsonl").read_text().splitlines(keepends=True)
-    order = ORDER | {"config": settings(runs[0])}
+    run = tmp_path / "d16"
     for end in (25, STEPS):
-        (run / "metrics.jsonl").write_text("".join(lines[:end]))
-        assert WandbMirror(run, order).close()
+        mirror(run, lines[:end], settings(runs[0]))
     folder = run / "wandb"
     assert is_wandb(folder)
     assert len(list(folder.glob("offline-run-*"))) == 2
@@ -164,19 +171,15 @@ def test_the_mirrors_offline_files_are_the_same_rung_over_a_restart(
     assert read_wandb(folder).name == "d16"
 
 
+@pytest.mark.usefixtures("offline")
 def test_steps_that_were_trained_again_with_other_data_are_what_wandb_files_say(
-    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: list[Path], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    run = tmp_path / "d16"
-    run.mkdir()
     lines = (runs[0] / "metrics.jsonl").read_text().splitlines(keepends=True)
     undone = [json.dumps(json.loads(line) | {"loss": 9.0, "gone": 1}) + "\n" for line in lines]
-    order = ORDER | {"config": settings(runs[0])}
-    (run / "metrics.jsonl").write_text("".join(lines[:20] + undone[20:25]))
-    assert WandbMirror(run, order).close()
-    (run / "metrics.jsonl").write_text("".join(lines))
-    assert WandbMirror(run, order | {"start": 20, "history": "two"}).close()
+    run = tmp_path / "d16"
+    mirror(run, lines[:20] + undone[20:25], settings(runs[0]))
+    mirror(run, lines, settings(runs[0]), start=20, history="two")
     found = read_wandb(run / "wandb")
     assert found.name == "d16"
     assert not any("gone" in record for record in found.history)

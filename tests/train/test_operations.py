@@ -33,12 +33,10 @@ STEPS = 40
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return trained_run(tmp_path)
+    return trained_run(tmp_path, PlanConfig(), ShardConfig())
 
 
-def trained_run(
-    tmp_path: Path, rows: PlanConfig = PlanConfig(), files: ShardConfig = ShardConfig()
-) -> Path:
+def trained_run(tmp_path: Path, rows: PlanConfig, files: ShardConfig) -> Path:
     """A run of 40 steps with checkpoints of steps 10 and 20, as if it had been trained so far."""
     draw = np.random.default_rng(0)
     lengths = {f"c0{d}q{q}": draw.integers(20, 400, 60).tolist() for d in (0, 1) for q in (0, 1)}

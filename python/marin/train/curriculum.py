@@ -8,8 +8,9 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from math import log, prod
+from operator import itemgetter
 from typing import Any
 
 from marin.errors import MALFORMED, MarinError
@@ -157,15 +158,8 @@ class Curriculum:
 
     def batches_before(self, step: int) -> list[tuple[int, int]]:
         """Runs of (steps, batch size) that lead to `step`: the history a cursor keeps."""
-        history: list[tuple[int, int]] = []
-        for first, segment in zip(self._first_steps, self.segments, strict=False):
-            count = min(segment.steps, step - first)
-            if count <= 0:
-                break
-            if history and history[-1][1] == segment.batch_size:
-                count += history.pop()[0]
-            history.append((count, segment.batch_size))
-        return history
+        by_size = groupby(self.shapes_before(step), key=itemgetter(1))
+        return [(sum(count for count, *_ in runs), size) for size, runs in by_size]
 
     def rate_fraction(self, tokens: int) -> float:
         """Learning rate over its peak once `tokens` have been seen."""

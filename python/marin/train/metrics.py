@@ -31,7 +31,7 @@ class MetricsLog:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Appends one line. Numbers that JSON lacks (NaN, Infinity) become strings."""
-        line = json.dumps(_plain(record), allow_nan=False, separators=(",", ":"))
+        line = json.dumps(plain(record), allow_nan=False, separators=(",", ":"))
         self._file.write(line.encode() + b"\n")
         self._file.flush()
 
@@ -92,11 +92,12 @@ def last_records(path: Path, length: int, count: int) -> list[dict[str, Any]]:
         ) from None
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON takes it: numbers that JSON lacks are strings."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not isfinite(value):
         return str(value)
     return value

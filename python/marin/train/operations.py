@@ -182,8 +182,8 @@ def _legs(
     source: Source, step: int, schedule: Schedule, progress: Progress | None
 ) -> Sequence[Leg]:
     """Plans and packs a schedule that was revised at `step`, beside the shards of the run's newest
-    leg and by their settings. The legs before `step` stay: the new plan keeps the rows of the last of them, and the
-    documents that those did not use follow."""
+    leg and by their settings. The legs before `step` stay: the new plan keeps the rows of the last
+    of them, and the documents that those did not use follow."""
     kept = [leg for leg in source.legs if leg.step < step]
     after = kept[-1].shards if kept else None
     newest = source.legs[-1].shards.resolve()

@@ -22,6 +22,7 @@ from typing import Any
 from marin.engine import write_json
 from marin.errors import MALFORMED, MarinError
 from marin.train.config import WatchConfig
+from marin.train.metrics import plain
 from marin.train.processes import ALONE, Processes
 from marin.validation import is_finite
 
@@ -100,7 +101,7 @@ class Watch:
         path = run / f"evidence-{first.step:08d}.json"
         if self._processes.is_first:
             alarms = [alarm.to_json() for alarm in self._fatal]
-            records = _plain(list(self._records)[-_EVIDENCE_STEPS:])
+            records = plain(list(self._records)[-_EVIDENCE_STEPS:])
             write_json(path, {"alarms": alarms, "records": records})
         raise MarinError(
             f"{run}: stopped at step {first.step} by rule {first.rule}: {first.message}; "
@@ -180,14 +181,3 @@ class _Band:
             before[1] + share * (after[1] - before[1]),
             before[2] + share * (after[2] - before[2]),
         )
-
-
-def _plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Records with numbers that JSON lacks as strings."""
-    return [
-        {
-            key: str(value) if isinstance(value, float) and not isfinite(value) else value
-            for key, value in record.items()
-        }
-        for record in records
-    ]
