@@ -1,5 +1,6 @@
 """The optimizer's groups against slow, obvious references."""
 
+import re
 from functools import partial
 from typing import Any
 
@@ -114,6 +115,17 @@ def test_newton_schulz_equals_its_polynomial_of_the_singular_values(shape: tuple
     spec = P(*(None,) * len(shape))
     [done] = orthogonalize_all([jnp.asarray(stack, jnp.float32)], [spec], one_device())
     np.testing.assert_allclose(done, slow_orthogonalized(stack), atol=1e-4)
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_experts_stay_among_the_devices_of_their_shard(layers: int) -> None:
+    mesh, spec = make_mesh(data=2, expert=4), P(None, "expert", "data", None)
+    stack = np.random.default_rng(5).normal(size=(layers, 4, 16, 32))
+    laid_out = jax.device_put(jnp.asarray(stack, jnp.float32), NamedSharding(mesh, spec))
+    spread = jax.jit(lambda a: orthogonalize_all([a], [spec], mesh)[0]).lower(laid_out).compile()
+    np.testing.assert_allclose(spread(laid_out), slow_orthogonalized(stack), atol=1e-4)
+    moves = re.findall(r" (all-[a-z-]+|collective-permute)\(", spread.as_text())
+    assert moves == ["all-to-all"] * 2  # over `data`: to whole matrices and back
 
 
 class Twin:

@@ -62,37 +62,41 @@ def orthogonalize_all(matrices: Sequence[Array], specs: Sequence[P], mesh: Mesh)
 
 def _spread(matrix: Array, spec: P, mesh: Mesh) -> Float[Array, "n M R C"]:
     """The matrices of an array as [n, M, R, C], M of them whole on each device, padded by zeros."""
-    if _cut_by_expert(spec):
+    shards, devices = _expert_shards(spec, mesh), mesh.size // mesh.shape.get(_REPLICA, 1)
+    if shards > 1:
         matrix = jnp.swapaxes(matrix, 0, 1)
-    stack = matrix.reshape(-1, *matrix.shape[-2:])
-    devices = mesh.size // mesh.shape.get(_REPLICA, 1)
-    stack = jnp.pad(stack, ((0, -len(stack) % devices), (0, 0), (0, 0)))
-    if not _cut_by_expert(spec):
-        stack = _constrain(stack, mesh, P(None, *_trailing(spec, matrix.ndim)))
+    stack = matrix.reshape(shards, -1, *matrix.shape[-2:])
+    # Each shard of experts by itself: padded as a whole, the experts of one would lie on another.
+    padding = -stack.shape[1] % (devices // shards)
+    stack = jnp.pad(stack, ((0, 0), (0, padding), (0, 0), (0, 0)))
+    if shards == 1:
+        stack = _constrain(stack, mesh, P(None, None, *_trailing(spec, matrix.ndim)))
     if stack.shape[-2] > stack.shape[-1]:
         stack = stack.mT
-    apart = stack.reshape(devices, -1, *stack.shape[1:])
+    apart = stack.reshape(devices, -1, *stack.shape[-2:])
     return _constrain(apart, mesh, _apart(mesh))
 
 
 def _give_back(part: Float[Array, "n M R C"], shape: tuple[int, ...], spec: P, mesh: Mesh) -> Array:
     """The inverse of `_spread` for an array of this shape and spec."""
     *leading, rows, columns = shape
-    stack = part.reshape(-1, *part.shape[-2:])
+    shards = _expert_shards(spec, mesh)
+    stack = part.reshape(shards, -1, *part.shape[-2:])
     if rows > columns:
         stack = stack.mT
-    if _cut_by_expert(spec):
-        layers, experts = leading
-        stack = stack[: layers * experts].reshape(experts, layers, rows, columns)
-        return _constrain(jnp.swapaxes(stack, 0, 1), mesh, spec)
-    # Cut while it is padded: a slice along a dimension that lies cut would move data twice.
-    stack = _constrain(stack, mesh, P(None, *_trailing(spec, len(shape))))
-    return stack[: prod(leading)].reshape(shape)
+    if shards == 1:
+        # Cut while it is padded: a slice along a dimension that lies cut would move data twice.
+        stack = _constrain(stack, mesh, P(None, None, *_trailing(spec, len(shape))))
+        return stack[0, : prod(leading)].reshape(shape)
+    layers, experts = leading
+    stack = stack[:, : layers * experts // shards].reshape(experts, layers, rows, columns)
+    return _constrain(jnp.swapaxes(stack, 0, 1), mesh, spec)
 
 
-def _cut_by_expert(spec: P) -> bool:
-    """Whether this is the spec of [layers, experts, R, C] cut along its experts."""
-    return len(spec) == 4 and spec[1] is not None
+def _expert_shards(spec: P, mesh: Mesh) -> int:
+    """Into how many parts a [layers, experts, R, C] of this spec is cut along its experts."""
+    size: int = mesh.shape[spec[1]] if len(spec) == 4 and spec[1] is not None else 1
+    return size
 
 
 def _trailing(spec: P, ndim: int) -> tuple[object, object]:
