@@ -4,7 +4,8 @@
 //! a MinHash sketch ([`sketch`]), of which only the band keys are kept ([`banding`], [`spill`]).
 //! Documents that share a band key are candidates ([`candidates`]); whether one is removed is
 //! decided on the exact sets of their shingles ([`verify`], [`store`]) against kept documents alone
-//! ([`survivors`]); documents that are never removed are only put together ([`families`]). [`session`] holds the state of a run.
+//! ([`survivors`]); documents that are never removed are only put together ([`families`]).
+//! [`session`] holds the state of a run.
 //!
 //! Nothing depends on the number of threads or on the order in which batches arrive.
 

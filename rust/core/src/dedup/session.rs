@@ -483,8 +483,8 @@ impl Table {
         self.sources.iter().map(|source| sources.contains(source)).collect()
     }
 
-    /// Documents from the best to the worst: anchors, exempt ones, then by the priority of their source, the
-    /// longest first, ties by id.
+    /// Documents from the best to the worst: anchors, exempt ones, then by the priority of their
+    /// source, the longest first, ties by id.
     fn order(&self, settings: &Settings) -> Vec<u32> {
         let exempt = self.exempt(&settings.exempt);
         let place: Vec<u64> = self
