@@ -44,7 +44,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_a_full_disk_is_one_line_and_other_system_errors_are_not_hidden(
+def test_what_the_user_can_mend_of_a_disk_is_one_line_and_other_system_errors_are_not_hidden(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = OSError(errno.ENOSPC, "No space left on device", "/data/part")
@@ -59,6 +59,11 @@ def test_a_full_disk_is_one_line_and_other_system_errors_are_not_hidden(
     assert capsys.readouterr().err == (
         "marin: /data/part: the disk is full; make room, then the same command goes on from here\n"
     )
+    for number, says in ((errno.EACCES, "may not write there"), (errno.EROFS, "read-only")):
+        error = OSError(number, os.strerror(number), "/data/part")
+        with pytest.raises(SystemExit):
+            app.main()
+        assert says in capsys.readouterr().err
     error = OSError(errno.EIO, "Input/output error")
     with pytest.raises(OSError, match="Input/output"):
         app.main()

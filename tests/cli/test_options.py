@@ -8,7 +8,7 @@ from support.packing import make_schedule, write_store
 from typer.testing import CliRunner
 
 from marin.cli.app import app
-from marin.engine import write_json
+from marin.engine import write_json, write_manifest
 from marin.errors import MarinError
 from marin.packing import pack, plan
 
@@ -80,6 +80,11 @@ def test_a_plan_and_shards_take_no_option_that_made_them(tmp_path: Path) -> None
     for arguments in (["--shard-tokens", 64], ["--documents"], ["--out", tmp_path / "packed"]):
         with pytest.raises(MarinError, match=f"{arguments[0]}: .*packed already; name the plan"):
             run("pack", shards, "--verify", *arguments)
+    other = tmp_path / "other"
+    other.mkdir()
+    write_manifest(other, "ingest", parameters={}, inputs={}, rows={})
+    with pytest.raises(MarinError, match="other: a directory of stage ingest; expected a store"):
+        run("pack", other, "--schedule", tmp_path / "schedule.json")
     assert not (tmp_path / "packed").exists()
     run("pack", planned, "--shard-tokens", 64, "--verify", "--out", tmp_path / "packed")
 

@@ -7,11 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fsspec import AbstractFileSystem
 
 from marin import MarinError
 from marin.datakit import Source, ingest
+from marin.datakit.dedup.locations import open_file, parquet_files
 from marin.datakit.parts import part_names, read_part
 from marin.datakit.sources import _system, locate
 from marin.engine import read_manifest
@@ -24,14 +27,17 @@ class Hub(AbstractFileSystem):
 
     cachable = False
     files: ClassVar[dict[str, bytes]] = {}
-    says: ClassVar[Any] = None
+    says: ClassVar[Any] = lambda data: {"ETag": _digest(data)}
+    listed: ClassVar[int] = 0
 
     def __init__(self) -> None:
         super().__init__()
         self.listing: list[dict[str, Any]] | None = None
+        type(self).listed = 0
 
     def ls(self, path: str, detail: bool = True, **_: object) -> list[dict[str, Any]]:
         if self.listing is None:
+            type(self).listed += 1
             self.listing = [
                 {"name": f"datasets/owner/name/{name}", "size": len(data), "type": "file"}
                 | type(self).says(data)
@@ -84,6 +90,18 @@ def test_changed_content_of_the_same_size_is_read_again(
         for part in part_names(read_manifest(directory))
     ]
     assert texts == [["first version"], ["other version"]]
+
+
+def test_the_files_of_a_folder_are_listed_once(hub: type[Hub]) -> None:
+    rows = pa.table({"id": ["a"], "text": ["b"]})
+    for number in range(5):
+        file = io.BytesIO()
+        pq.write_table(rows, file)
+        hub.files[f"part-{number}.parquet"] = file.getvalue()
+    found = list(parquet_files(URL))
+    assert len(found) == 5
+    assert [pq.read_table(open_file(place)).num_rows for _, place, _ in found] == [1] * 5
+    assert hub.listed == 1
 
 
 def test_a_file_of_which_nothing_tells_a_change_is_refused(

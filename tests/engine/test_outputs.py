@@ -1,5 +1,6 @@
 """Where results may go: never over an input, a finished stage or files of somebody else."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,9 @@ def test_no_stage_lies_in_a_finished_one_or_below_a_file(tmp_path: Path) -> None
     assert file.read_text() == "x"
 
 
-def test_an_output_file_spares_stages_folders_and_other_kinds(tmp_path: Path) -> None:
+def test_an_output_file_spares_stages_folders_and_other_kinds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage = tmp_path / "stage"
     stage.mkdir()
     write_manifest(stage, "store", parameters={}, inputs={}, rows={})
@@ -105,6 +108,10 @@ def test_an_output_file_spares_stages_folders_and_other_kinds(tmp_path: Path) ->
     ):
         with pytest.raises(MarinError, match=message):
             check(path)
+    (tmp_path / "locked").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, _: path.name != "locked")
+    with pytest.raises(MarinError, match="locked is not to be written to"):
+        check(tmp_path / "locked" / "new")
     check(tmp_path / "x", known=True)
     check(stage / "new", own=stage)
     check(tmp_path / "new")

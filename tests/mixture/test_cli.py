@@ -77,6 +77,11 @@ def test_a_revision_takes_what_is_given_and_keeps_the_rest(tmp_path: Path) -> No
     assert stages("--batch-tokens", 1280) == [(0.0, 64, 20), (0.75, 128, 10)]
     assert stages("--row-length", "0:320") == [(0.0, 320, 2)]
     assert stages("--row-length", "0:4096", "--batch-tokens", 4096) == [(0.0, 4096, 1)]
+    # What holds at the step stays, not what a later revision, which this one replaces, had.
+    later = ("--revise", out, "--step", 9, "--batch-tokens", 1280)
+    run("plan", CASE, "--out", tmp_path / "later.json", *later)
+    out = tmp_path / "later.json"
+    assert stages("--row-length", "0:320") == [(0.0, 320, 2)]
     for option, value in (("--seed", 3), ("--exhaustion", "repeat"), ("--simulate", 99_999)):
         with pytest.raises(MarinError, match=f"^{option}: a revision keeps what its schedule has"):
             stages(option, value)

@@ -84,11 +84,12 @@ def test_what_is_meant_for_one_start_is_not_kept(file: Path) -> None:
         ("mesh.expert", "expected key=value"),
         ("checkpoint.every=-1", r"checkpoint\.every = -1"),
         ("shards.a=1", "shards is a value"),
+        ("microbatches=2 model.auxiliary_balance=0.1", "that loss is of the whole batch"),
     ],
 )
 def test_a_wrong_key_or_value_is_named_in_one_line(file: Path, setting: str, message: str) -> None:
     with pytest.raises(MarinError, match=message) as error:
-        load_config(file, [setting])
+        load_config(file, setting.split())
     assert "\n" not in str(error.value)
 
 

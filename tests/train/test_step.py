@@ -27,8 +27,12 @@ def ragged_batch(valid: list[int], seq_len: int) -> Batch:
     return Batch(*(jnp.asarray(x) for x in (tokens, segments, positions, mask)))
 
 
-def test_microbatches_of_few_and_many_tokens_give_the_gradient_of_the_joint_batch() -> None:
-    trainee = take_apart(tiny_model(), make_mesh(devices=jax.devices()[:1]))
+@pytest.mark.parametrize("balance", [0.0, 0.1])
+def test_microbatches_of_few_and_many_tokens_give_the_gradient_of_the_joint_batch(
+    balance: float,
+) -> None:
+    config = dataclasses.replace(tiny_model(), sequence_balance=balance)
+    trainee = take_apart(config, make_mesh(devices=jax.devices()[:1]))
     state = trainee.initial(0)
     batch = ragged_batch([4, 301, 4, 97], 304)
 
@@ -41,6 +45,7 @@ def test_microbatches_of_few_and_many_tokens_give_the_gradient_of_the_joint_batc
     split_loss, split, split_aux = gradients(4)
     assert float(split_loss) == pytest.approx(float(loss), rel=1e-6)
     assert int(split_aux.tokens) == int(aux.tokens) == 3 + 300 + 3 + 96
+    assert float(split_aux.balance_loss) == pytest.approx(float(aux.balance_loss), rel=1e-6)
     assert float(split_aux.ce) == pytest.approx(float(aux.ce), rel=1e-6)
     # Not a mean of the microbatches' quantiles: one over all tokens, whichever microbatch has them.
     np.testing.assert_allclose(split_aux.next_router_bias, aux.next_router_bias, atol=1e-6)

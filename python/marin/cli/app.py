@@ -40,6 +40,17 @@ PIPE_CLOSED = 141
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended."""
 
+_FULL = "the disk is full; make room, then the same command goes on from here"
+_DENIED = "this user may not write there or read it; choose another place"
+_OF_THE_DISK = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EACCES: _DENIED,
+    errno.EPERM: _DENIED,
+    errno.EROFS: "the file system is read-only; choose another place",
+}
+"""What the user can mend, by the number of the error."""
+
 app = typer.Typer(
     name="marin",
     help="From raw documents to a trained mixture-of-experts model.",
@@ -110,13 +121,10 @@ def _run() -> None:
         print(f"marin: {error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in _OF_THE_DISK:
             raise
         place = f"{error.filename}: " if error.filename else ""
-        print(
-            f"marin: {place}the disk is full; make room, then the same command goes on from here",
-            file=sys.stderr,
-        )
+        print(f"marin: {place}{_OF_THE_DISK[error.errno]}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as end:
         # Typer makes an exit of its own of Ctrl-C.

@@ -188,7 +188,7 @@ def plan(
             specification=spec,
             horizon=horizon,
             stages=_revised_stages(
-                before,
+                before.revision_at(step).stages,
                 row_length if given(context, "row_length") else None,
                 batch_tokens,
             ),
@@ -332,14 +332,14 @@ def _stages(row_length: list[str], batch_tokens: int | None) -> "tuple[Stage, ..
 
 
 def _revised_stages(
-    before: "Schedule", row_length: list[str] | None, batch_tokens: int | None
+    stages: "tuple[Stage, ...]", row_length: list[str] | None, batch_tokens: int | None
 ) -> "tuple[Stage, ...] | None":
-    """The stages from a revision on: of row lengths and tokens per batch, what is None stays."""
+    """The stages from a revision on, where `stages` held before: of row lengths and tokens per
+    batch, what is None stays."""
     from marin.mixture import constant_batches
 
     if row_length is None and batch_tokens is None:
         return None
-    stages = before.revisions[-1].stages
     if row_length is None:
         lengths = [(stage.start, stage.seq_len) for stage in stages]
     else:

@@ -77,6 +77,10 @@ def pack(
     runner = ThreadEngine(threads) if engine == "local" else engine_for(engine)
     progress = progress_for(json_output)
     stage = read_manifest(source).stage
+    if stage not in ("store", "plan", "shards"):
+        raise MarinError(
+            f"{source}: a directory of stage {stage}; expected a store, a plan or packed shards"
+        )
     if stage != "store":
         refuse(context, f"{source} is planned already; name the store to plan anew", *_OF_PLANS)
     if stage == "shards":

@@ -96,8 +96,13 @@ def check_name(name: str) -> None:
         )
 
 
-def locate(source: Source, exclude: tuple[Path, ...] = ()) -> tuple[list[SourceFile], list[str]]:
+def locate(
+    source: Source, exclude: tuple[Path, ...] = (), *, listed: bool = False
+) -> tuple[list[SourceFile], list[str]]:
     """The files of a source in the order of their places, and what could not be read.
+
+    Args:
+      listed: remote folders may be as they were when this process listed them before.
 
     Raises:
       MarinError: a path does not exist, or an object store does not answer.
@@ -113,7 +118,7 @@ def locate(source: Source, exclude: tuple[Path, ...] = ()) -> tuple[list[SourceF
     found: list[SourceFile] = []
     for path in source.paths:
         if path.startswith(_REMOTE):
-            found.extend(_remote_files(path, source))
+            found.extend(_remote_files(path, source, listed=listed))
         else:
             found.extend(_local_files(path, source, walk))
     found.sort(key=lambda file: (file.place, file.location))
@@ -196,7 +201,9 @@ def _local_files(path: str, source: Source, walk: Walk) -> Iterator[SourceFile]:
             yield source_file(file.path, file.place, file.size, version, source)
 
 
-def _remote_files(url: str, source: Source, dataset: str = "") -> Iterator[SourceFile]:
+def _remote_files(
+    url: str, source: Source, dataset: str = "", *, listed: bool = False
+) -> Iterator[SourceFile]:
     """`dataset`: what the user wrote, where that is tried as the name of one."""
     where, check = url, "check the URL, the network and the credentials"
     if dataset:
@@ -204,7 +211,7 @@ def _remote_files(url: str, source: Source, dataset: str = "") -> Iterator[Sourc
         check = "check the path, or the dataset's name, the network and HF_TOKEN"
     system, path = filesystem(url)
     scheme, query = url.partition("://")[0], url.partition("?")[2]
-    if (wrapped := _wrapped(system)) is not None:
+    if not listed and (wrapped := _wrapped(system)) is not None:
         wrapped.invalidate_cache()  # of listings: what changed since then would go unnoticed
     try:
         info = with_retries(lambda: system.get_file_info(path))

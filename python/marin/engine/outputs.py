@@ -4,6 +4,7 @@ The checks write nothing, so that a command can do them before it begins to work
 """
 
 import json
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -26,14 +27,16 @@ def check_output_file(
       own: the directory of the command's own stage, in which the file may lie.
 
     Raises:
-      MarinError: `path` is a folder or its folder is missing; it is, or lies in, one of `inputs` or
-        another stage directory; or it is there and of another kind.
+      MarinError: `path` is a folder, or its own is missing or not to be written to; it is, or lies
+        in, one of `inputs` or another stage directory; or it is there and of another kind.
     """
     home = None if own is None else own.resolve()
     if path.is_dir() or path.resolve() == home:
         raise MarinError(f"{path}: a folder; expected the name of a file for the {kind}")
     if not path.parent.is_dir() and path.parent.resolve() != home:
         raise MarinError(f"{path}: {path.parent} is no folder; create it or name another file")
+    if path.parent.is_dir() and not os.access(path.parent, os.W_OK):
+        raise MarinError(f"{path}: {path.parent} is not to be written to; name another file")
     for source in inputs:
         if lies_in(path, source):
             raise MarinError(
@@ -87,7 +90,7 @@ def make_folder(path: Path) -> None:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+    except OSError as error:
         raise MarinError(f"{path}: cannot be made ({error.strerror}); choose another one") from None
 
 

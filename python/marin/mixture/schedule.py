@@ -83,6 +83,13 @@ class Schedule:
         revision = Revision(0, specification, tokens, tuple(stages))
         return cls((revision,), seed, exhaustion, simulated_horizon)
 
+    def revision_at(self, step: int) -> Revision:
+        """What holds from `step` on unless it is revised."""
+        return max(
+            (revision for revision in self.revisions if revision.step <= max(step, 0)),
+            key=lambda revision: revision.step,
+        )
+
     def revised(
         self,
         step: int,
@@ -98,8 +105,7 @@ class Schedule:
           MarinError: `step` lies past the end, or the new horizon is shorter than what was
             consumed.
         """
-        begun = sum(revision.step <= step for revision in self.revisions)
-        now = self.revisions[max(begun - 1, 0)]
+        now = self.revision_at(step)
         revision = Revision(
             step=step,
             specification=specification or now.specification,

@@ -132,7 +132,12 @@ class TrainConfig:
             raise MarinError(f"evaluation.times = {self.evaluation.times}: expected 0 or more")
         if self.log.peak_flops is not None and not self.log.peak_flops > 0:
             raise MarinError(f"log.peak_flops = {self.log.peak_flops}: expected a number above 0")
-
+        if self.microbatches > 1 and self.model.auxiliary_balance:
+            raise MarinError(
+                f"microbatches = {self.microbatches} with model.auxiliary_balance = "
+                f"{self.model.auxiliary_balance}: that loss is of the whole batch and no sum over "
+                "its parts; use model.sequence_balance, or one microbatch"
+            )
         for rule in self.watch.stop_on:
             if rule not in RULES:
                 raise MarinError(

@@ -1,8 +1,9 @@
 """One training step: gradients of the global batch, the optimizer, and what is logged of both.
 
 The batch may be cut into M microbatches whose gradients are summed with the weight of their valid
-tokens, so a microbatch of 3 tokens and one of 300 give the gradient of the joint batch. The next
-router bias is the exact quantile over all of them, not a mean of theirs.
+tokens, so a microbatch of 3 tokens and one of 300 give the gradient of the joint batch; the balance
+loss within rows has the weight of their rows. The next router bias is the exact quantile over all
+of them, not a mean of theirs.
 """
 
 from collections.abc import Callable
@@ -125,31 +126,38 @@ def batch_gradients(
     qk_scale: Float[Array, ""],
     microbatches: int,
 ) -> tuple[Float[Array, ""], Any, LossAux]:
-    """Loss, gradients and report of the joint batch."""
-    several = microbatches > 1
+    """Loss, gradients and report of the joint batch.
 
-    def weighted_loss(parameters: Any, part: Batch, total: Array) -> tuple[Array, LossAux]:
+    But for the balance loss over the global batch, which is no sum over its parts: `TrainConfig`
+    refuses it in several microbatches.
+    """
+    several = microbatches > 1
+    tokens = jnp.maximum(jnp.sum(batch.loss_mask), 1).astype(jnp.float32)
+    rows = jnp.maximum(_rows_with_tokens(batch), 1)
+
+    def weighted_loss(parameters: Any, part: Batch) -> tuple[Array, LossAux]:
         model = trainee.model(parameters, state.router_bias)
         loss, aux = model.loss(part, mesh=trainee.mesh, qk_scale=qk_scale, keep_margins=several)
-        weight = aux.tokens.astype(jnp.float32) / total
-        return loss * weight, _weigh(aux, weight)
+        weight = aux.tokens.astype(jnp.float32) / tokens
+        balance = aux.balance_loss * (_rows_with_tokens(part) / rows)
+        loss = (loss - aux.balance_loss) * weight + balance
+        return loss, _weigh(aux, weight)._replace(balance_loss=balance)
 
     gradient = jax.value_and_grad(weighted_loss, has_aux=True)
-    total = jnp.maximum(jnp.sum(batch.loss_mask), 1).astype(jnp.float32)
     if not several:
-        (loss, aux), gradients = gradient(state.parameters, batch, total)
+        (loss, aux), gradients = gradient(state.parameters, batch)
         return loss, gradients, aux
 
     parts = jax.tree.map(lambda x: _split_rows(x, microbatches, trainee), batch)
 
     def accumulate(carry: Any, part: Batch) -> tuple[Any, Array]:
-        (loss, aux), gradients = gradient(state.parameters, part, total)
+        (loss, aux), gradients = gradient(state.parameters, part)
         summed = (loss, gradients, aux._replace(margins=None))
         return jax.tree.map(jnp.add, carry, summed), aux.margins
 
     first = jax.tree.map(lambda x: x[0], parts)
     rest = jax.tree.map(lambda x: x[1:], parts)
-    (loss, aux), gradients = gradient(state.parameters, first, total)
+    (loss, aux), gradients = gradient(state.parameters, first)
     begun = (loss, gradients, aux._replace(margins=None))
     (loss, gradients, summed), margins = jax.lax.scan(accumulate, begun, rest)
     margins = jnp.concatenate([aux.margins[None], margins])
@@ -173,6 +181,10 @@ def _joint_bias(
 
     found: Array = jax.lax.map(of_layer, (jnp.moveaxis(margins, 1, 0), bias))
     return found
+
+
+def _rows_with_tokens(batch: Batch) -> Float[Array, ""]:
+    return jnp.sum(jnp.any(batch.segment_ids > 0, axis=1), dtype=jnp.float32)
 
 
 def _weigh(aux: LossAux, weight: Float[Array, ""]) -> LossAux:

@@ -128,11 +128,12 @@ def _identity(file: SourceFile) -> str:
     return xxh3_bytes(f"{file.location}\0{file.size}\0{file.version}".encode())
 
 
-def _located(url: str) -> list[SourceFile]:
+def _located(url: str, *, listed: bool = False) -> list[SourceFile]:
     name = url.partition("?")[0]
-    return locate(Source(name, (url,), format="parquet", include=("*.parquet",)))[0]
+    source = Source(name, (url,), format="parquet", include=("*.parquet",))
+    return locate(source, listed=listed)[0]
 
 
 @lru_cache(maxsize=4096)
 def _remote(location: str) -> SourceFile:
-    return _located(location)[0]
+    return _located(location, listed=True)[0]
