@@ -35,7 +35,7 @@ def attend(
     """Attention with documents, causality and an optional window; query head h reads key-value
     head `h // (H / K)`. Padding positions attend among themselves, so that they stay finite.
     """
-    query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+    query = (query.astype(jnp.float32) * query.shape[-1] ** -0.5).astype(query.dtype)
     if window is not None and window >= query.shape[1]:
         window = None
     if choose(backend, query.shape[1], query.shape[3], query.dtype) == "cudnn":

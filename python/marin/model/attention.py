@@ -11,6 +11,7 @@ from marin.model.config import HeroConfig
 from marin.model.conv import ShortConv
 from marin.model.init import normal
 from marin.model.norm import RMSNorm
+from marin.model.product import product
 from marin.model.rope import rotate
 
 _SMALL = 1e-12
@@ -73,26 +74,28 @@ class Attention(nnx.Module):
         self, x: Float[Array, "B L d"], qk_scale: float | Float[Array, ""]
     ) -> Float[Array, "B L H D"]:
         """Normed queries times their multiplier, not yet rotated."""
-        scale = jnp.asarray(self.config.query_multiplier * qk_scale, x.dtype)
-        return self.query_norm(self._heads(x @ self.query[...].astype(x.dtype))) * scale
+        normed = self.query_norm(self._heads(product("bld,dk->blk", x, self.query[...])))
+        # In float32: rounded to bfloat16 the multiplier itself would be off in every logit.
+        scaled = normed.astype(jnp.float32) * (self.config.query_multiplier * qk_scale)
+        return scaled.astype(x.dtype)
 
     def raw_keys(self, x: Float[Array, "B L d"]) -> Float[Array, "B L K*D"]:
         """What the key convolution reads."""
-        return x @ self.key[...].astype(x.dtype)
+        return product("bld,dk->blk", x, self.key[...])
 
     def keys(self, convolved: Float[Array, "B L K*D"]) -> Float[Array, "B L K D"]:
         """Normed keys, not yet rotated, from the key convolution's output."""
         return self.key_norm(self._heads(convolved))
 
     def values(self, x: Float[Array, "B L d"]) -> Float[Array, "B L K D"]:
-        return self._heads(x @ self.value[...].astype(x.dtype))
+        return self._heads(product("bld,dk->blk", x, self.value[...]))
 
     def mix_heads(
         self, out: Float[Array, "B L H D"], x: Float[Array, "B L d"]
     ) -> Float[Array, "B L d"]:
         """Gated heads through the output projection; what the output convolution reads."""
-        out *= (2 * jax.nn.sigmoid(x @ self.gate[...].astype(x.dtype)))[..., None]
-        return out.reshape(*x.shape[:2], -1) @ self.output[...].astype(x.dtype)
+        out *= (2 * jax.nn.sigmoid(product("bld,dh->blh", x, self.gate[...])))[..., None]
+        return product("blk,kd->bld", out.reshape(*x.shape[:2], -1), self.output[...])
 
     def _heads(self, x: Float[Array, "B L width"]) -> Float[Array, "B L heads D"]:
         return x.reshape(*x.shape[:2], -1, self.config.head_dim)

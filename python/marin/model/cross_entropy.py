@@ -30,7 +30,8 @@ def cross_entropy(
 ) -> _Pair:
     """Per token, the negative log-likelihood of its target and the log-normalizer, in nats.
 
-    The readout is used in the type of `hidden`. Differentiable in `hidden` and `readout`.
+    The readout (float32) is rounded to the type of `hidden`; its gradient is not. Differentiable in
+    `hidden` and `readout`.
     """
     return _forward(hidden, readout, targets, block)[0]
 
@@ -41,7 +42,7 @@ def _logits(
     """Start, weights and logits of block `index`. The last block starts early enough to be full;
     what it repeats is masked."""
     start = jnp.minimum(index * size, readout.shape[0] - size)
-    weights = jax.lax.dynamic_slice_in_dim(readout, start, size, 0).astype(hidden.dtype)
+    weights = jax.lax.dynamic_slice_in_dim(readout, start, size, 0)
     logits = jnp.einsum("td,vd->tv", hidden, weights, preferred_element_type=jnp.float32)
     repeated = jnp.arange(size) < index * size - start
     return start, weights, jnp.where(repeated, _NEVER, logits)
@@ -53,6 +54,7 @@ def _forward(
     targets: Int[Array, "tokens"],
     block: int,
 ) -> tuple[_Pair, _Saved]:
+    readout = readout.astype(hidden.dtype)
     size = min(block, readout.shape[0])
 
     def step(
@@ -96,7 +98,7 @@ def _backward(
     zeros = (jnp.zeros(hidden.shape, jnp.float32), jnp.zeros(readout.shape, jnp.float32))
     blocks = jnp.arange(-(-readout.shape[0] // size))
     (to_hidden, to_readout), _ = jax.lax.scan(step, zeros, blocks)
-    return to_hidden.astype(hidden.dtype), to_readout.astype(readout.dtype), None
+    return to_hidden.astype(hidden.dtype), to_readout, None
 
 
 cross_entropy.defvjp(_forward, _backward)

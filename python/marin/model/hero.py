@@ -128,6 +128,7 @@ class Hero(nnx.Module):
         """Logits of every position in float32; for looking at small batches."""
         x, _, _ = self.hidden(batch, mesh=mesh, qk_scale=qk_scale, transport=transport)
         readout = gather(self.readout[...], mesh, x.dtype, "readout")
+        readout = readout.astype(x.dtype)
         return jnp.einsum("bld,vd->blv", x, readout, preferred_element_type=jnp.float32)
 
     def loss(

@@ -1,7 +1,6 @@
 """The feed-forward part of one layer: routed experts in a latent, and shared experts."""
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
@@ -13,6 +12,7 @@ from marin.model.config import HeroConfig
 from marin.model.conv import ShortConv
 from marin.model.init import normal
 from marin.model.norm import RMSNorm
+from marin.model.product import product
 from marin.model.router import Router, RouterOut
 
 
@@ -28,11 +28,8 @@ class SwiGLU(nnx.Module):
 
     def sum(self, x: Float[Array, "B L width"]) -> Float[Array, "B L width"]:
         """The sum of all experts' outputs."""
-        gate, up, down = (w[...].astype(x.dtype) for w in (self.gate, self.up, self.down))
-        inner = jax.nn.silu(jnp.einsum("bld,sdm->blsm", x, gate)) * jnp.einsum(
-            "bld,sdm->blsm", x, up
-        )
-        return jnp.einsum("blsm,smd->bld", inner, down)
+        gate, up = (product("bld,sdm->blsm", x, w[...]) for w in (self.gate, self.up))
+        return product("blsm,smd->bld", jax.nn.silu(gate) * up, self.down[...])
 
 
 class LatentMoE(nnx.Module):
@@ -74,7 +71,7 @@ class LatentMoE(nnx.Module):
     ) -> tuple[Float[Array, "B L d"], RouterOut, Stats]:
         """Routed and shared experts; what the output convolution reads."""
         choice, report = self.router(x, bias, valid, mesh)
-        latent = self.latent_norm(x @ self.latent_down[...].astype(x.dtype))
+        latent = self.latent_norm(product("bld,dk->blk", x, self.latent_down[...]))
         routed, stats = moe(
             latent.reshape(-1, latent.shape[-1]),
             Routing(
@@ -87,5 +84,5 @@ class LatentMoE(nnx.Module):
             mesh=mesh,
         )
         routed = checkpoint_name(routed, "moe")
-        out = routed.reshape(latent.shape) @ self.latent_up[...].astype(x.dtype)
+        out = product("blk,kd->bld", routed.reshape(latent.shape), self.latent_up[...])
         return out + self.shared.sum(x), report, stats

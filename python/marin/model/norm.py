@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from marin.model.config import HeroConfig
 from marin.model.init import normal
+from marin.model.product import product
 
 
 @functools.partial(jax.checkpoint, static_argnums=(2,))
@@ -44,7 +45,8 @@ class GatedNorm(nnx.Module):
         self.down = nnx.Param(normal(rngs, config, (config.hidden, config.gate_rank)))
         self.up = nnx.Param(normal(rngs, config, (config.gate_rank, config.hidden)))
 
-    def __call__(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
+    def __call__(self, x: Float[Array, "B L d"]) -> Float[Array, "B L d"]:
         x = self.norm(x)
-        gate = jax.nn.silu(x @ self.down[...].astype(x.dtype)) @ self.up[...].astype(x.dtype)
+        inner = jax.nn.silu(product("bld,dr->blr", x, self.down[...]))
+        gate = product("blr,rd->bld", inner, self.up[...])
         return x * jax.nn.sigmoid(gate)

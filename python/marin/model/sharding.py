@@ -113,25 +113,25 @@ def constrain(x: Array, mesh: Mesh | AbstractMesh, spec: P) -> Array:
 
 
 def gather(params: Any, mesh: Mesh | AbstractMesh, dtype: Any, prefix: str = "") -> Any:
-    """Parameters ready for use: matrices in `dtype`, with the `CUT` axes gathered.
+    """Parameters ready for use: matrices rounded to `dtype`, with the `CUT` axes gathered.
 
-    Experts stay spread over `expert`, heads over `model`. The gradient is scattered back as soon as
-    it is summed, so that no device keeps a whole one. Router and vectors keep their type, and so do
-    the experts: dispatch rounds them and sums their gradients over replicas in float32.
+    Experts stay spread over `expert`, heads over `model`. What travels is of `dtype`; the result is
+    float32, so that the gradient is, too. That is scattered back as soon as it is summed, so that
+    no device keeps a whole one. Router, vectors and experts are not rounded: dispatch rounds the
+    experts and sums their gradients over replicas in float32.
     """
 
     def ready(keys: Any, leaf: Array) -> Array:
         path = prefix + path_of(keys)
         routed = "experts/" in path
         exact = routed or "router/" in path
-        if not exact and any(re.search(pattern, path) for pattern, _ in _RULES):
-            leaf = leaf.astype(dtype)
+        moved = dtype if not exact and any(re.search(rule, path) for rule, _ in _RULES) else None
         cut = spec_of(path, leaf.shape, mesh)
         kept = ("expert", "model") if routed else ("model",)
         whole = P(*(axes if axes in kept else None for axes in cut))
         if whole == cut:
             return leaf
-        return _gather(leaf, NamedSharding(mesh, whole), NamedSharding(mesh, cut))
+        return _gather(leaf, NamedSharding(mesh, whole), NamedSharding(mesh, cut), moved)
 
     return jax.tree_util.tree_map_with_path(ready, params)
 
@@ -170,18 +170,20 @@ def _embed_backward(
 _embed.defvjp(_embed_forward, _embed_backward)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _gather(x: Array, whole: NamedSharding, cut: NamedSharding) -> Array:
-    gathered: Array = jax.lax.with_sharding_constraint(x, whole)
-    return gathered
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _gather(x: Array, whole: NamedSharding, cut: NamedSharding, moved: Any) -> Array:
+    gathered: Array = jax.lax.with_sharding_constraint(x.astype(moved or x.dtype), whole)
+    return gathered.astype(x.dtype)
 
 
-def _gather_forward(x: Array, whole: NamedSharding, cut: NamedSharding) -> tuple[Array, None]:
-    return _gather(x, whole, cut), None
+def _gather_forward(
+    x: Array, whole: NamedSharding, cut: NamedSharding, moved: Any
+) -> tuple[Array, None]:
+    return _gather(x, whole, cut, moved), None
 
 
 def _gather_backward(
-    whole: NamedSharding, cut: NamedSharding, _: None, cotangent: Array
+    whole: NamedSharding, cut: NamedSharding, moved: Any, _: None, cotangent: Array
 ) -> tuple[Array]:
     return (jax.lax.with_sharding_constraint(cotangent, cut),)
 

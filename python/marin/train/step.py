@@ -173,11 +173,13 @@ def _joint_bias(
 ) -> Float[Array, "N E"]:
     """The next router bias of every layer over the tokens of all microbatches."""
 
+    def joined(x: Array) -> Array:
+        """[M, B, ...] as rows of the batch: B first, over which devices share them."""
+        return jnp.moveaxis(x, 1, 0).reshape(-1, *x.shape[2:])
+
     def of_layer(layer: tuple[Array, Array]) -> Array:
         values, old = layer
-        length, experts = values.shape[-2:]
-        rows = values.reshape(-1, length, experts)
-        return next_bias(rows, valid.reshape(-1, length), old, top_k)
+        return next_bias(joined(values), joined(valid), old, top_k)
 
     found: Array = jax.lax.map(of_layer, (jnp.moveaxis(margins, 1, 0), bias))
     return found
