@@ -107,11 +107,26 @@ def test_means_and_order_do_not_show_in_the_bytes(tmp_path: Path) -> None:
         ]
     ):
         out = dedup_into(inputs, tmp_path / f"out{number}", config, engine=engines[number])
-        assert not (out / "signatures").exists()
+        assert not (out / ".signatures").exists()
         outputs.add(
             tuple((out / name).read_bytes() for name in ("a.parquet", "b.parquet", "manifest.json"))
         )
     assert len(outputs) == 1
+
+
+@pytest.mark.parametrize("engine", [None, Local(2)])
+def test_sidecars_may_lie_in_a_folder_of_any_name_but_that_of_the_work(
+    engine: Local | None, tmp_path: Path
+) -> None:
+    names = ["a.parquet", "signatures/00000.parquet", "signatures/x.parquet"]
+    for number, name in enumerate(names):
+        write(tmp_path / "in" / name, ["cat"], first=number)
+    out = dedup_into([tmp_path / "in"], tmp_path / "out", engine=engine)
+    assert sorted(read(out)) == [f"web-0000{number}" for number in range(len(names))]
+    assert [entry.name for entry in read_manifest(out).files] == names
+    write(tmp_path / "in" / ".signatures" / "00000.parquet", ["dog"], first=9)
+    with pytest.raises(MarinError, match=r"sidecar would be .signatures/00000.parquet.*rename"):
+        dedup_into([tmp_path / "in"], tmp_path / "other", engine=engine)
 
 
 def test_texts_beyond_the_memory_are_read_again(tmp_path: Path) -> None:

@@ -20,6 +20,10 @@ INDEX_PREFIX = "index "
 REMOVED = "removed before"
 """Names among the inputs of a manifest that are not files of documents."""
 
+SIGNATURES = ".signatures"
+"""The folder of an output where tasks of an engine leave their work until the end. No sidecar lies
+there."""
+
 _FINGERPRINT_DIGITS = 12
 """Of a file's fingerprint, in made ids: 10,000 files of one name agree by chance once in 5 million
 corpora."""
@@ -89,7 +93,7 @@ def find_files(inputs: Sequence[Place], *, make_ids: bool) -> tuple[DocumentFile
 
     Raises:
       MarinError: an input is missing, unfinished, no Parquet, lacks a column, or two files would
-        have the same name.
+        have the same name, or one a name that is kept for `SIGNATURES`.
     """
     found = [
         (source, name, location, fingerprint)
@@ -114,6 +118,11 @@ def find_files(inputs: Sequence[Place], *, make_ids: bool) -> tuple[DocumentFile
             )
     files, first = [], 0
     for _, name, path, fingerprint in found:
+        if name.partition("/")[0] == SIGNATURES:
+            raise MarinError(
+                f"{path}: its sidecar would be {name}, among the work of tasks; "
+                f"rename {SIGNATURES} in the input"
+            )
         files.append(open_documents(path, name, fingerprint, first, make_ids=make_ids))
         first += files[-1].rows
     return tuple(files)

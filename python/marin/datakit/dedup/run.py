@@ -20,6 +20,7 @@ from marin.datakit.dedup.examples import Pair, read_examples
 from marin.datakit.dedup.inputs import (
     INDEX_PREFIX,
     REMOVED,
+    SIGNATURES,
     DocumentFile,
     RowGroup,
     document_columns,
@@ -51,9 +52,6 @@ from marin.engine.files import PARTIAL_PREFIX
 from marin.errors import MarinError
 
 STAGE = "dedup"
-SIGNATURES = "signatures"
-"""Where tasks of an engine leave their work until the end."""
-
 EXAMPLES = 20
 _WRITE_ROWS = 1 << 17
 _LISTED = 8
