@@ -238,16 +238,48 @@ def strings(column: pa.Array, location: str, name: str) -> pa.Array:
     raise MarinError(f"{location}: column {name!r} is {kind}, expected a string")
 
 
+def valid_strings(column: pa.Array, location: str, name: str, row: int) -> pa.Array:
+    """Ids or sources, of a batch that begins at row `row`, as `pa.string()`.
+
+    Raises:
+      MarinError: one is not UTF-8, so that it would show as another in a sidecar.
+    """
+    # Arrow checks what it casts from bytes, and nothing that says it is a string already.
+    data = strings(column, location, name).cast(pa.binary())
+    try:
+        return data.cast(pa.string())
+    except pa.ArrowInvalid:
+        bad = next(at for at, value in enumerate(data.to_pylist()) if not _is_utf8(value))
+        remedy = ", or have ids made (--make-ids)" * (name == "id")
+        raise MarinError(
+            f"{location}, row {row + bad}: its {name} {data[bad].as_py()!r} is not UTF-8; "
+            f"write it as text{remedy}"
+        ) from None
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def document_columns(
     file: DocumentFile, batch: pa.RecordBatch, row: int
 ) -> tuple[pa.Array, pa.Array, pa.Array | None]:
     """Ids, texts and sources of a batch of `file` that begins at its row `row`.
 
     Raises:
-      MarinError: an id is null.
+      MarinError: an id is null, or an id or a source not UTF-8.
     """
-    columns = {name: strings(batch.column(name), file.location, name) for name in file.columns}
-    ids = columns.get("id")
+    texts = strings(batch.column("text"), file.location, "text")
+    named = {
+        name: valid_strings(batch.column(name), file.location, name, row)
+        for name in file.columns
+        if name != "text"
+    }
+    ids = named.get("id")
     if ids is None:
         ids = file.made_ids(row, batch.num_rows)
     elif ids.null_count:
@@ -256,4 +288,4 @@ def document_columns(
             f"{file.location}, row {row}: its id is null; every document needs one, "
             "or have them made (--make-ids)"
         )
-    return ids, columns["text"], columns.get("source")
+    return ids, texts, named.get("source")

@@ -28,6 +28,7 @@ from marin.datakit.dedup.inputs import (
     for_each_batch,
     row_groups,
     strings,
+    valid_strings,
 )
 from marin.datakit.dedup.locations import Place, lies_in
 from marin.datakit.dedup.signatures import (
@@ -101,8 +102,8 @@ def dedup(
     threads, the memory, the engine and the order of `inputs`.
 
     Raises:
-      MarinError: an input cannot be read, lacks a column or ids, or has an id twice; or `removed`
-        is of other inputs.
+      MarinError: an input cannot be read, lacks a column or ids, or has an id twice, or an id or a
+        source is not UTF-8; or `removed` is of other inputs.
     """
     config, progress = config or DedupConfig(), progress or Silent()
     files = find_files(inputs, make_ids=config.make_ids)
@@ -156,11 +157,10 @@ def _check_sources(files: Sequence[DocumentFile], config: DedupConfig) -> None:
         return
     found: set[str] = set()
 
-    def collect(_: int, batch: pa.RecordBatch) -> None:
-        names = pc.unique(strings(batch.column("source"), "documents", "source")).to_pylist()
-        found.update(
-            n.decode("utf-8", "replace") if isinstance(n, bytes) else n for n in names if n
-        )
+    def collect(first: int, batch: pa.RecordBatch) -> None:
+        file = _file_of(files, first)
+        sources = valid_strings(batch.column("source"), file.location, "source", first - file.first)
+        found.update(name for name in pc.unique(sources).to_pylist() if name)
 
     groups = [group for group in row_groups(files) if "source" in group.file.columns]
     for_each_batch(groups, ["source"], config.thread_count, collect)

@@ -252,8 +252,8 @@ def _write(file: DocumentFile, kept: np.ndarray, out: Path, config: DedupConfig)
         )
         columns = {
             "row": pa.array(np.arange(row, row + batch.num_rows, dtype=np.uint32)).filter(mask),
-            "id": ids.cast(pa.string()).filter(mask),
-            "source": sources.cast(pa.string()).filter(mask),
+            "id": ids.filter(mask),
+            "source": sources.filter(mask),
             "kind": pa.array(kind),
             "length": pa.array(length),
             "exact": _fixed(exact),
