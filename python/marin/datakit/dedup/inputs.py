@@ -16,9 +16,9 @@ from marin.datakit.dedup.locations import Place, base_name, open_file, parquet_f
 from marin.engine import Manifest, read_manifest
 from marin.errors import MarinError
 
-INDEX_PREFIX = "index "
-REMOVED = "removed before"
-"""Names among the inputs of a manifest that are not files of documents."""
+INDEX = "index {}/"
+REMOVED = "removed before/"
+"""Names among the inputs of a manifest that are not files of documents: no file's ends so."""
 
 SIGNATURES = ".signatures"
 """The folder of an output where tasks of an engine leave their work until the end. No sidecar lies
@@ -160,9 +160,7 @@ def read_sidecars(
       MarinError: it was made from other files.
     """
     manifest = read_manifest(sidecars)
-    made_from = {
-        n: f for n, f in manifest.inputs.items() if not n.startswith((INDEX_PREFIX, REMOVED))
-    }
+    made_from = {n: f for n, f in manifest.inputs.items() if not n.endswith("/")}
     if {file.name: file.fingerprint for file in files} != made_from:
         raise MarinError(f"{sidecars}: made from other inputs than {', '.join(map(str, inputs))}")
     return manifest

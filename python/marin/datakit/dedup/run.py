@@ -18,7 +18,7 @@ from marin.datakit.dedup.config import DedupConfig, expected_misses, hit_rate
 from marin.datakit.dedup.earlier import Earlier, read_earlier
 from marin.datakit.dedup.examples import Pair, read_examples
 from marin.datakit.dedup.inputs import (
-    INDEX_PREFIX,
+    INDEX,
     REMOVED,
     SIGNATURES,
     DocumentFile,
@@ -181,7 +181,7 @@ def _listed(names: Collection[str]) -> str:
 def _names(files: Sequence[DocumentFile], against: Sequence[Path]) -> dict[str, str]:
     indexes = sorted(read_manifest(index).fingerprint for index in against)
     return {file.name: file.fingerprint for file in files} | {
-        f"{INDEX_PREFIX}{number}": fingerprint for number, fingerprint in enumerate(indexes)
+        INDEX.format(number): fingerprint for number, fingerprint in enumerate(indexes)
     }
 
 
