@@ -91,7 +91,7 @@ def save_index(
             with progress.task("Write index", total=len(files)) as task:
                 for name, file in names.items():
                     kept = pq.read_table(sidecars / file.name, columns=["keep"])["keep"].to_numpy()
-                    rows[name] = _write(file, kept, stage.path / name, config)
+                    rows[name] = _write(file, kept, stage.path / name, config, config.thread_count)
                     task.advance(1)
             documents = {
                 name: {
@@ -213,7 +213,9 @@ def _sign_file(task: _SignTask) -> int:
     file = open_documents(
         task.location, task.name, task.fingerprint, first=0, make_ids=task.config.make_ids
     )
-    return _write(file, np.ones(file.rows, bool), out, task.config)
+    # Workers share the cores, which Arrow knows.
+    threads = min(task.config.thread_count, pa.cpu_count())
+    return _write(file, np.ones(file.rows, bool), out, task.config, threads)
 
 
 def _identity(config: DedupConfig) -> dict[str, Any]:
@@ -230,7 +232,9 @@ def _identity(config: DedupConfig) -> dict[str, Any]:
     }
 
 
-def _write(file: DocumentFile, kept: np.ndarray, out: Path, config: DedupConfig) -> int:
+def _write(
+    file: DocumentFile, kept: np.ndarray, out: Path, config: DedupConfig, threads: int
+) -> int:
     """Signs the documents for which `kept`, bool[documents], holds; returns how many."""
     bands, rows = config.bands
     parts: list[tuple[int, pa.RecordBatch]] = []
@@ -261,7 +265,7 @@ def _write(file: DocumentFile, kept: np.ndarray, out: Path, config: DedupConfig)
         }
         parts.append((first, pa.record_batch(columns)))
 
-    for_each_batch(row_groups([file]), None, config.thread_count, sign)
+    for_each_batch(row_groups([file]), None, threads, sign)
     parts.sort(key=lambda part: part[0])
     table = pa.Table.from_batches([batch for _, batch in parts], _schema(bands))
     with atomic_file(out) as partial:
