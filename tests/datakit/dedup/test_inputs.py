@@ -82,3 +82,31 @@ def test_a_task_takes_no_more_threads_than_its_worker_has_cores(
         config = DedupConfig(threads=threads)
         signatures.sign_files(files, out, config, Threads(1), Silent())
     assert taken == [3, 2]
+
+
+def test_signatures_are_written_window_by_window_and_the_same_for_any_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [f"{i:03d}" for i in range(200)]
+    texts = [f"{i} " * (i % 30) for i in range(200)]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": ids, "text": texts}), path, row_group_size=7)
+    files = find_files([path], make_ids=False)
+    at_once = []
+
+    def watched(groups: Any, columns: Any, threads: int, work: Any) -> None:
+        at_once.append(sum(group.rows for group in groups))
+        for_each_batch(groups, columns, threads, work)
+
+    monkeypatch.setattr(signatures, "for_each_batch", watched)
+    monkeypatch.setattr(signatures, "_WINDOW_ROWS", 40, raising=False)
+    monkeypatch.setattr(pa, "cpu_count", lambda: 8)
+    (one,), (eight,) = (
+        signatures.sign_files(
+            files, tmp_path / f"{n}", DedupConfig(threads=n), Threads(1), Silent()
+        )
+        for n in (1, 8)
+    )
+    assert max(at_once) < 40 + 7
+    assert pq.read_table(one)["id"].to_pylist() == ids
+    assert one.read_bytes() == eight.read_bytes()

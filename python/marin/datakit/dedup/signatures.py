@@ -8,6 +8,7 @@ are checked against it without reading its documents again, except those that ar
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,10 @@ from marin.engine import (
 from marin.errors import MarinError
 
 STAGE = "dedup-index"
+
+_WINDOW_ROWS = 1 << 20
+"""Signatures of so many documents, some 300 MB, stay in memory until they are written; more where a
+row group has more."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +240,11 @@ def _identity(config: DedupConfig) -> dict[str, Any]:
 def _write(
     file: DocumentFile, kept: np.ndarray, out: Path, config: DedupConfig, threads: int
 ) -> int:
-    """Signs the documents for which `kept`, bool[documents], holds; returns how many."""
+    """Signs the documents for which `kept`, bool[documents], holds; returns how many.
+
+    The row groups that begin in one window of `_WINDOW_ROWS` rows are signed together, then written
+    in order: the bytes do not depend on the threads.
+    """
     bands, rows = config.bands
     parts: list[tuple[int, pa.RecordBatch]] = []
 
@@ -265,12 +274,17 @@ def _write(
         }
         parts.append((first, pa.record_batch(columns)))
 
-    for_each_batch(row_groups([file]), None, threads, sign)
-    parts.sort(key=lambda part: part[0])
-    table = pa.Table.from_batches([batch for _, batch in parts], _schema(bands))
-    with atomic_file(out) as partial:
-        pq.write_table(table, partial, compression="zstd")
-    return int(table.num_rows)
+    windows = groupby(row_groups([file]), lambda group: (group.first - file.first) // _WINDOW_ROWS)
+    with (
+        atomic_file(out) as partial,
+        pq.ParquetWriter(partial, _schema(bands), compression="zstd") as writer,
+    ):
+        for _, groups in windows:
+            for_each_batch(list(groups), None, threads, sign)
+            parts.sort(key=lambda part: part[0])
+            writer.write_table(pa.Table.from_batches([batch for _, batch in parts], writer.schema))
+            parts.clear()
+    return int(np.count_nonzero(kept))
 
 
 def _schema(bands: int) -> pa.Schema:
