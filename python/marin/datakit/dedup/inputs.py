@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -37,7 +37,8 @@ _READ_BUFFER_BYTES = 1 << 20
 class DocumentFile:
     """One input file. `name` is that of its sidecar, relative to the output directory; `first` is
     the number of its first document among all. `columns` are those to read: `text`, `source` if
-    there is one, and `id` unless ids are made. `fingerprint` stands for the content.
+    there is one, and `id` unless ids are made. `fingerprint` stands for the content, and
+    `time_and_size` is that of the file before the fingerprint was taken, if it is known.
     """
 
     name: str
@@ -46,6 +47,7 @@ class DocumentFile:
     first: int
     metadata: pq.FileMetaData
     columns: tuple[str, ...]
+    time_and_size: list[int] | None = None
 
     @property
     def rows(self) -> int:
@@ -96,34 +98,36 @@ def find_files(inputs: Sequence[Place], *, make_ids: bool) -> tuple[DocumentFile
         have the same name, or one a name that is kept for `SIGNATURES`.
     """
     found = [
-        (source, name, location, fingerprint)
+        (source, name, location, changed, fingerprint)
         for source in inputs
-        for name, location, fingerprint in parquet_files(source)
+        for name, location, changed, fingerprint in parquet_files(source)
     ]
     if not found:
         raise MarinError(f"{', '.join(map(str, inputs)) or 'no input'}: no Parquet file there")
-    names = [name for _, name, _, _ in found]
+    names = [name for _, name, *_ in found]
     if len(set(names)) < len(names):
         # A place that is a file is named like it already.
         found = [
-            (place, name if name == base_name(place) else f"{base_name(place)}/{name}", where, mark)
-            for place, name, where, mark in found
+            (source, name if name == base else f"{base}/{name}", location, changed, fingerprint)
+            for source, name, location, changed, fingerprint in found
+            for base in [base_name(source)]
         ]
     found.sort(key=lambda entry: entry[1])
-    for (_, name, path, _), (_, next_name, next_path, _) in pairwise(found):
+    for (_, name, path, *_), (_, next_name, next_path, *_) in pairwise(found):
         if name == next_name:
             raise MarinError(
                 f"{path} and {next_path}: both sidecars would be {name}; "
                 "rename one of the input directories or run them apart"
             )
     files, first = [], 0
-    for _, name, path, fingerprint in found:
+    for _, name, path, changed, fingerprint in found:
         if name.partition("/")[0] == SIGNATURES:
             raise MarinError(
                 f"{path}: its sidecar would be {name}, among the work of tasks; "
                 f"rename {SIGNATURES} in the input"
             )
-        files.append(open_documents(path, name, fingerprint, first, make_ids=make_ids))
+        file = open_documents(path, name, fingerprint, first, make_ids=make_ids)
+        files.append(replace(file, time_and_size=changed))
         first += files[-1].rows
     return tuple(files)
 

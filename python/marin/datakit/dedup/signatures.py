@@ -75,7 +75,8 @@ def save_index(
     over `inputs` with `config`, keeps. The index names the files of `inputs`, which have to stay.
 
     Raises:
-      MarinError: the sidecars are of other inputs or another configuration.
+      MarinError: the sidecars are of other inputs or another configuration, or a file of the inputs
+        changes meanwhile.
     """
     config, progress = config or DedupConfig(), progress or Silent()
     files = find_files(inputs, make_ids=config.make_ids)
@@ -102,10 +103,12 @@ def save_index(
                 name: {
                     "path": absolute(file.location),
                     "fingerprint": file.fingerprint,
-                    "time_and_size": time_and_size(file.location),
+                    "time_and_size": file.time_and_size,
                 }
                 for name, file in names.items()
             }
+            for place in documents.values():
+                _check_unchanged(stage.path, place)
             stage.finish(rows, {"documents": documents})
         return stage.path
 
