@@ -105,6 +105,18 @@ def test_a_build_adds_up_and_says_where_every_document_went(tmp_path: Path) -> N
         trace(tmp_path / "out", "line-999")
 
 
+def test_evidence_is_shown_only_where_the_document_went_for_it(tmp_path: Path) -> None:
+    path = _write(tmp_path)
+    build(load_settings(path))
+    quiz = '[[evaluation]]\nname = "quiz"\npaths = ["quiz.jsonl"]\n'
+    assert quiz in path.read_text()
+    path.write_text(path.read_text().replace(quiz, ""))
+    build(load_settings(path))
+    there = trace(tmp_path / "out", "line-20")
+    assert there["keep"]
+    assert "evidence" not in there
+
+
 def test_a_second_build_does_nothing_and_a_changed_source_redoes_only_its_own(
     tmp_path: Path,
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from marin.datakit.decontaminate import CONTAMINATED
 from marin.datakit.parts import part_names
 from marin.datakit.store import VALIDATION
 from marin.engine import Manifest, finished_stage, read_manifest
@@ -68,6 +69,9 @@ def trace(output: Path, document: str) -> dict[str, Any]:
             sidecar = pl.scan_parquet(newest[name][0] / part).filter(pl.col("id") == document)
             for row in sidecar.select(columns).head(1).collect().to_dicts():
                 answer |= row
+    # The removals may be those of an earlier build, which had other evaluation sets.
+    if answer.get("reason", CONTAMINATED) != CONTAMINATED:
+        answer.pop("evidence", None)
     if "store" in newest:
         answer["cell"] = _cell(*newest["store"], document)
     return answer

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from marin.datakit.dedup import DedupConfig, Shingling, dedup, dedup_into
+from marin.datakit.dedup import DedupConfig, Shingling, dedup, dedup_into, save_index
 from marin.engine import Local, read_manifest
 from marin.errors import MarinError
 
@@ -107,11 +107,63 @@ def test_means_and_order_do_not_show_in_the_bytes(tmp_path: Path) -> None:
         ]
     ):
         out = dedup_into(inputs, tmp_path / f"out{number}", config, engine=engines[number])
-        assert not (out / "signatures").exists()
+        assert not (out / ".signatures").exists()
         outputs.add(
             tuple((out / name).read_bytes() for name in ("a.parquet", "b.parquet", "manifest.json"))
         )
     assert len(outputs) == 1
+
+
+@pytest.mark.parametrize("engine", [None, Local(2)])
+def test_sidecars_may_lie_in_a_folder_of_any_name_but_that_of_the_work(
+    engine: Local | None, tmp_path: Path
+) -> None:
+    names = ["a.parquet", "signatures/00000.parquet", "signatures/x.parquet"]
+    for number, name in enumerate(names):
+        write(tmp_path / "in" / name, ["cat"], first=number)
+    out = dedup_into([tmp_path / "in"], tmp_path / "out", engine=engine)
+    assert sorted(read(out)) == [f"web-0000{number}" for number in range(len(names))]
+    assert [entry.name for entry in read_manifest(out).files] == names
+    write(tmp_path / "in" / ".signatures" / "00000.parquet", ["dog"], first=9)
+    with pytest.raises(MarinError, match=r"sidecar would be .signatures/00000.parquet.*rename"):
+        dedup_into([tmp_path / "in"], tmp_path / "other", engine=engine)
+
+
+@pytest.mark.parametrize("engine", [None, Local(2)])
+def test_ids_and_sources_of_bytes_are_text_or_refused_with_every_engine(
+    engine: Local | None, tmp_path: Path
+) -> None:
+    def documents(name: str, ids: pa.Array, sources: pa.Array) -> Path:
+        path = tmp_path / name
+        table = pa.table({"id": ids, "text": ["cat", "dog", "cat"], "source": sources})
+        pq.write_table(table, path, row_group_size=2)
+        return path
+
+    good = [b"a", "\u00e9".encode(), b"c"]
+    sources = pa.array([b"web", None, b"web"]).dictionary_encode()
+    path = documents("good.parquet", pa.array(good), sources)
+    config = DedupConfig(exempt=("web",))
+    # The second file is there for an engine to have work for two processes.
+    other = write(tmp_path / "other.parquet", ["bird"])
+    out = dedup_into([path, other], tmp_path / "out", config, engine=engine)
+    index = save_index([path, other], out, tmp_path / "index", config)
+    assert pq.read_table(out / "good.parquet")["id"].to_pylist() == ["a", "\u00e9", "c"]
+    assert pq.read_table(index / "00000.parquet")["source"].to_pylist() == ["web", None, "web"]
+    bad = pa.array([b"a", b"b", b"\xff"])
+    unchecked = pa.StringArray.from_buffers(3, *bad.buffers()[1:])
+    text = pa.array(["a", "b", "c"])
+    exempt = DedupConfig(exempt=("a",))
+    for number, (ids, sources, config, match) in enumerate(
+        [
+            (bad, text, None, r"2.parquet, row 2: its id b'\\xff' is not UTF-8; .*--make-ids"),
+            (unchecked, text, None, r"row 2: its id b'\\xff' is not UTF-8"),
+            (text, bad, None, r"row 2: its source b'\\xff' is not UTF-8; write it as text$"),
+            (text, bad, exempt, r"row 2: its source b'\\xff' is not UTF-8; write it as text$"),
+        ]
+    ):
+        path = documents("2.parquet", ids, sources)
+        with pytest.raises(MarinError, match=match):
+            dedup_into([path, other], tmp_path / f"{number}", config, engine=engine)
 
 
 def test_texts_beyond_the_memory_are_read_again(tmp_path: Path) -> None:

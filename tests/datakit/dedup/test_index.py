@@ -1,15 +1,18 @@
 """A saved index: later corpora lose what an earlier one kept, as if both were one."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from marin.datakit.dedup import DedupConfig, Shingling, dedup, run, save_index
+from marin._native import xxh3_file
+from marin.datakit.dedup import DedupConfig, Shingling, dedup, locations, run, save_index
 from marin.datakit.dedup.inputs import for_each_batch
-from marin.engine import Local, read_manifest
+from marin.engine import Local, Silent, read_manifest
 from marin.errors import MarinError
 
 
@@ -98,6 +101,39 @@ def test_an_index_of_documents_that_changed_is_refused(by_url: bool, tmp_path: P
         write(old, texts)
         with pytest.raises(MarinError, match=r"old\.parquet: has changed since the index .*index"):
             dedup([new], tmp_path / "changed", against=[index])
+
+
+@pytest.mark.parametrize(
+    ("after", "by_url"), [("checksum", False), ("signing", False), ("signing", True)]
+)
+def test_a_file_that_changes_while_its_index_is_made_is_refused(
+    after: str, by_url: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = write(tmp_path / "old.parquet", [text(0), text(1)])
+    place = old.as_uri() if by_url else old
+    sidecars = dedup([place], tmp_path)
+
+    def change() -> None:
+        write(old, [text(0), text(2)])
+
+    class Signing(Silent):
+        @contextmanager
+        def task(self, name: str, total: int | None) -> Iterator[Silent]:
+            del name, total
+            yield self
+            if after == "signing":
+                change()
+
+    def checksum(path: Path) -> str:
+        found = xxh3_file(path)
+        monkeypatch.undo()
+        change()
+        return found
+
+    if after == "checksum":
+        monkeypatch.setattr(locations, "xxh3_file", checksum)
+    with pytest.raises(MarinError, match=r"old\.parquet: has changed since .*save a new index"):
+        save_index([place], sidecars, tmp_path / "index", progress=Signing())
 
 
 def test_a_document_that_is_gone_when_it_is_read_again_is_named(

@@ -5,13 +5,18 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 
-from marin.datakit.dedup.inputs import for_each_batch
+from marin.datakit.dedup import DedupConfig, signatures
+from marin.datakit.dedup.inputs import find_files, for_each_batch
 from marin.datakit.dedup.run import _file_of
+from marin.engine import Silent, Threads
 
 
 @dataclass(frozen=True)
@@ -57,3 +62,51 @@ def test_a_document_is_in_the_last_file_that_begins_before_it() -> None:
     files = [SimpleNamespace(first=first, name=str(i)) for i, first in enumerate([0, 3, 3, 7, 7])]
     found = [_file_of(cast(Any, files), document).name for document in (0, 2, 3, 6, 7, 9)]
     assert found == ["0", "0", "2", "2", "4", "4"]
+
+
+def test_a_task_takes_no_more_threads_than_its_worker_has_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"id": ["a"], "text": ["cat"]}), tmp_path / "a.parquet")
+    files = find_files([tmp_path / "a.parquet"], make_ids=False)
+    taken = []
+
+    def watched(groups: Any, columns: Any, threads: int, work: Any) -> None:
+        taken.append(threads)
+        for_each_batch(groups, columns, threads, work)
+
+    monkeypatch.setattr(signatures, "for_each_batch", watched)
+    monkeypatch.setattr(pa, "cpu_count", lambda: 3)
+    for threads in (64, 2):
+        out = tmp_path / f"signed-{threads}"
+        config = DedupConfig(threads=threads)
+        signatures.sign_files(files, out, config, Threads(1), Silent())
+    assert taken == [3, 2]
+
+
+def test_signatures_are_written_window_by_window_and_the_same_for_any_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [f"{i:03d}" for i in range(200)]
+    texts = [f"{i} " * (i % 30) for i in range(200)]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": ids, "text": texts}), path, row_group_size=7)
+    files = find_files([path], make_ids=False)
+    at_once = []
+
+    def watched(groups: Any, columns: Any, threads: int, work: Any) -> None:
+        at_once.append(sum(group.rows for group in groups))
+        for_each_batch(groups, columns, threads, work)
+
+    monkeypatch.setattr(signatures, "for_each_batch", watched)
+    monkeypatch.setattr(signatures, "_WINDOW_ROWS", 40, raising=False)
+    monkeypatch.setattr(pa, "cpu_count", lambda: 8)
+    (one,), (eight,) = (
+        signatures.sign_files(
+            files, tmp_path / f"{n}", DedupConfig(threads=n), Threads(1), Silent()
+        )
+        for n in (1, 8)
+    )
+    assert max(at_once) < 40 + 7
+    assert pq.read_table(one)["id"].to_pylist() == ids
+    assert one.read_bytes() == eight.read_bytes()

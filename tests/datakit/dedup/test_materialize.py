@@ -8,7 +8,7 @@ import pytest
 
 from marin._native import xxh3_file
 from marin.datakit.dedup import DedupConfig, dedup, materialize, save_index
-from marin.engine import Local
+from marin.engine import Local, read_manifest
 from marin.errors import MarinError
 
 
@@ -36,6 +36,19 @@ def test_kept_documents_have_all_their_columns(tmp_path: Path) -> None:
     pq.write_table(table.slice(1), other)
     with pytest.raises(MarinError, match="made from other inputs"):
         materialize([other], sidecars, tmp_path / "kept2")
+
+
+def test_a_file_may_be_named_like_an_index_or_an_earlier_removal(tmp_path: Path) -> None:
+    old = tmp_path / "old.parquet"
+    pq.write_table(pa.table({"id": ["a"], "text": ["cat"]}), old)
+    index = save_index([old], dedup([old], tmp_path), tmp_path / "index")
+    names = ("index 0.parquet", "removed before.parquet")
+    (tmp_path / "in").mkdir()
+    for name in names:
+        pq.write_table(pa.table({"id": [name], "text": [f"dog {name}"]}), tmp_path / "in" / name)
+    sidecars = dedup([tmp_path / "in"], tmp_path, against=[index])
+    out = materialize([tmp_path / "in"], sidecars, tmp_path / "kept")
+    assert tuple(entry.name for entry in read_manifest(out).files) == names
 
 
 @pytest.mark.parametrize("ids", [["a", "a", "a"], [None, None, None], None])

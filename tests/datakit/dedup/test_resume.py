@@ -80,7 +80,7 @@ def test_sigkill_then_again(task: str, tmp_path: Path) -> None:
     killed_in(task, documents, out)
     left = {path.name.partition("-")[0] for path in out.iterdir()}
     assert left >= {".begun.json", ".partial"}
-    assert ("part" in left, "signatures" in left) == (task == WRITING, task == SIGNING)
+    assert ("part" in left, ".signatures" in left) == (task == WRITING, task == SIGNING)
     assert not (out / "manifest.json").exists()
     dedup_into([documents], out)
     check_same(out, dedup_into([documents], tmp_path / "whole"))
@@ -97,7 +97,7 @@ class Watches(Silent):
     """Remembers when the first signature file of `out` was made."""
 
     def __init__(self, out: Path) -> None:
-        self.first = out / "signatures" / "00000.parquet"
+        self.first = out / ".signatures" / "00000.parquet"
         self.made: int | None = None
 
     @contextmanager
@@ -118,7 +118,7 @@ def test_signatures_serve_a_run_of_the_same_inputs_and_parameters_alone(tmp_path
     ):
         out = tmp_path / f"out-{inputs.name}-{config.shingling.words}"
         killed_in(SIGNING, documents, out)
-        (signatures,) = (out / "signatures").iterdir()
+        (signatures,) = (out / ".signatures").iterdir()
         before = signatures.stat().st_mtime_ns
         watch = Watches(out)
         dedup_into([inputs], out, config, engine=OneByOne(), progress=watch)

@@ -53,7 +53,8 @@ class DedupConfig:
         the limit: some 80 bytes and the id of each document; some 250 bytes more of each candidate,
         a document that shares a band key; and for each thread a batch of texts, or band keys of
         1 MiB or of a sixteenth of `memory` if that is more.
-      threads: 0 for all cores. Shows in no result.
+      threads: 0 for all cores; a worker of an engine takes no more than its share of them. Shows in
+        no result.
     """
 
     threshold: float = 0.8

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from marin._native import xxh3_bytes
 from marin.datakit.dedup.inputs import DocumentFile
 from marin.datakit.parts import check_same_rows
 from marin.engine import read_manifest
@@ -33,7 +34,7 @@ class Earlier:
     @property
     def fingerprint(self) -> str:
         """Of what is removed and why; evaluation sets that find the same give the same."""
-        return fingerprint({name: table.to_pylist() for name, table in self.rows.items()})
+        return fingerprint({name: _content(table) for name, table in self.rows.items()})
 
     def reasons(self) -> dict[str, int]:
         """How many documents went for each reason."""
@@ -92,3 +93,12 @@ def _removed(path: Path) -> pa.Table:
     table = pq.read_table(path, columns=["id", "keep", *_COLUMNS])
     rows = np.flatnonzero(~table["keep"].to_numpy())
     return table.drop_columns("keep").take(rows).add_column(0, "row", pa.array(rows))
+
+
+def _content(table: pa.Table) -> str:
+    """32 hex digits over the values, however they lie in chunks."""
+    table = table.combine_chunks().replace_schema_metadata(None)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return xxh3_bytes(sink.getvalue().to_pybytes())

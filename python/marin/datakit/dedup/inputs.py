@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -16,9 +16,13 @@ from marin.datakit.dedup.locations import Place, base_name, open_file, parquet_f
 from marin.engine import Manifest, read_manifest
 from marin.errors import MarinError
 
-INDEX_PREFIX = "index "
-REMOVED = "removed before"
-"""Names among the inputs of a manifest that are not files of documents."""
+INDEX = "index {}/"
+REMOVED = "removed before/"
+"""Names among the inputs of a manifest that are not files of documents: no file's ends so."""
+
+SIGNATURES = ".signatures"
+"""The folder of an output where tasks of an engine leave their work until the end. No sidecar lies
+there."""
 
 _FINGERPRINT_DIGITS = 12
 """Of a file's fingerprint, in made ids: 10,000 files of one name agree by chance once in 5 million
@@ -33,7 +37,8 @@ _READ_BUFFER_BYTES = 1 << 20
 class DocumentFile:
     """One input file. `name` is that of its sidecar, relative to the output directory; `first` is
     the number of its first document among all. `columns` are those to read: `text`, `source` if
-    there is one, and `id` unless ids are made. `fingerprint` stands for the content.
+    there is one, and `id` unless ids are made. `fingerprint` stands for the content, and
+    `time_and_size` is that of the file before the fingerprint was taken, if it is known.
     """
 
     name: str
@@ -42,6 +47,7 @@ class DocumentFile:
     first: int
     metadata: pq.FileMetaData
     columns: tuple[str, ...]
+    time_and_size: list[int] | None = None
 
     @property
     def rows(self) -> int:
@@ -89,32 +95,39 @@ def find_files(inputs: Sequence[Place], *, make_ids: bool) -> tuple[DocumentFile
 
     Raises:
       MarinError: an input is missing, unfinished, no Parquet, lacks a column, or two files would
-        have the same name.
+        have the same name, or one a name that is kept for `SIGNATURES`.
     """
     found = [
-        (source, name, location, fingerprint)
+        (source, name, location, changed, fingerprint)
         for source in inputs
-        for name, location, fingerprint in parquet_files(source)
+        for name, location, changed, fingerprint in parquet_files(source)
     ]
     if not found:
         raise MarinError(f"{', '.join(map(str, inputs)) or 'no input'}: no Parquet file there")
-    names = [name for _, name, _, _ in found]
+    names = [name for _, name, *_ in found]
     if len(set(names)) < len(names):
         # A place that is a file is named like it already.
         found = [
-            (place, name if name == base_name(place) else f"{base_name(place)}/{name}", where, mark)
-            for place, name, where, mark in found
+            (source, name if name == base else f"{base}/{name}", location, changed, fingerprint)
+            for source, name, location, changed, fingerprint in found
+            for base in [base_name(source)]
         ]
     found.sort(key=lambda entry: entry[1])
-    for (_, name, path, _), (_, next_name, next_path, _) in pairwise(found):
+    for (_, name, path, *_), (_, next_name, next_path, *_) in pairwise(found):
         if name == next_name:
             raise MarinError(
                 f"{path} and {next_path}: both sidecars would be {name}; "
                 "rename one of the input directories or run them apart"
             )
     files, first = [], 0
-    for _, name, path, fingerprint in found:
-        files.append(open_documents(path, name, fingerprint, first, make_ids=make_ids))
+    for _, name, path, changed, fingerprint in found:
+        if name.partition("/")[0] == SIGNATURES:
+            raise MarinError(
+                f"{path}: its sidecar would be {name}, among the work of tasks; "
+                f"rename {SIGNATURES} in the input"
+            )
+        file = open_documents(path, name, fingerprint, first, make_ids=make_ids)
+        files.append(replace(file, time_and_size=changed))
         first += files[-1].rows
     return tuple(files)
 
@@ -151,9 +164,7 @@ def read_sidecars(
       MarinError: it was made from other files.
     """
     manifest = read_manifest(sidecars)
-    made_from = {
-        n: f for n, f in manifest.inputs.items() if not n.startswith((INDEX_PREFIX, REMOVED))
-    }
+    made_from = {n: f for n, f in manifest.inputs.items() if not n.endswith("/")}
     if {file.name: file.fingerprint for file in files} != made_from:
         raise MarinError(f"{sidecars}: made from other inputs than {', '.join(map(str, inputs))}")
     return manifest
@@ -229,16 +240,48 @@ def strings(column: pa.Array, location: str, name: str) -> pa.Array:
     raise MarinError(f"{location}: column {name!r} is {kind}, expected a string")
 
 
+def valid_strings(column: pa.Array, location: str, name: str, row: int) -> pa.Array:
+    """Ids or sources, of a batch that begins at row `row`, as `pa.string()`.
+
+    Raises:
+      MarinError: one is not UTF-8, so that it would show as another in a sidecar.
+    """
+    # Arrow checks what it casts from bytes, and nothing that says it is a string already.
+    data = strings(column, location, name).cast(pa.binary())
+    try:
+        return data.cast(pa.string())
+    except pa.ArrowInvalid:
+        bad = next(at for at, value in enumerate(data.to_pylist()) if not _is_utf8(value))
+        remedy = ", or have ids made (--make-ids)" * (name == "id")
+        raise MarinError(
+            f"{location}, row {row + bad}: its {name} {data[bad].as_py()!r} is not UTF-8; "
+            f"write it as text{remedy}"
+        ) from None
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def document_columns(
     file: DocumentFile, batch: pa.RecordBatch, row: int
 ) -> tuple[pa.Array, pa.Array, pa.Array | None]:
     """Ids, texts and sources of a batch of `file` that begins at its row `row`.
 
     Raises:
-      MarinError: an id is null.
+      MarinError: an id is null, or an id or a source not UTF-8.
     """
-    columns = {name: strings(batch.column(name), file.location, name) for name in file.columns}
-    ids = columns.get("id")
+    texts = strings(batch.column("text"), file.location, "text")
+    named = {
+        name: valid_strings(batch.column(name), file.location, name, row)
+        for name in file.columns
+        if name != "text"
+    }
+    ids = named.get("id")
     if ids is None:
         ids = file.made_ids(row, batch.num_rows)
     elif ids.null_count:
@@ -247,4 +290,4 @@ def document_columns(
             f"{file.location}, row {row}: its id is null; every document needs one, "
             "or have them made (--make-ids)"
         )
-    return ids, columns["text"], columns.get("source")
+    return ids, texts, named.get("source")

@@ -22,8 +22,9 @@ def is_url(place: Place) -> bool:
     return isinstance(place, str) and "://" in place
 
 
-def parquet_files(place: Place) -> Iterator[tuple[str, str, str]]:
-    """(name within `place`, location, fingerprint) of one Parquet file or of those in a directory.
+def parquet_files(place: Place) -> Iterator[tuple[str, str, list[int] | None, str]]:
+    """(name within `place`, location, `time_and_size`, fingerprint) of one Parquet file or of those
+    in a directory. The time is read first: it is not that of a file written after the checksum.
 
     The fingerprint is a checksum, taken from the manifest where there is one; in an object store it
     stands for location, size and time of change.
@@ -33,21 +34,23 @@ def parquet_files(place: Place) -> Iterator[tuple[str, str, str]]:
     """
     if is_url(place):
         for found in _located(str(place)):
-            yield found.place, found.location, _identity(found)
+            yield found.place, found.location, None, _identity(found)
         return
     path = Path(place)
     if path.is_file():
-        yield path.name, str(path), xxh3_file(path)
+        yield path.name, str(path), time_and_size(str(path)), xxh3_file(path)
     elif (path / MANIFEST_NAME).is_file():
         manifest = read_manifest(path)
         for problem in verify_files(path, manifest, content=False):
             raise MarinError(problem)
         for entry in manifest.files:
             if entry.name.endswith(".parquet"):
-                yield entry.name, str(path / entry.name), entry.xxh3
+                location = str(path / entry.name)
+                yield entry.name, location, time_and_size(location), entry.xxh3
     elif path.is_dir():
         for file in sorted(path.rglob("*.parquet")):
-            yield file.relative_to(path).as_posix(), str(file), xxh3_file(file)
+            name = file.relative_to(path).as_posix()
+            yield name, str(file), time_and_size(str(file)), xxh3_file(file)
     else:
         raise MarinError(f"{path}: no such file or directory")
 

@@ -18,8 +18,9 @@ from marin.datakit.dedup.config import DedupConfig, expected_misses, hit_rate
 from marin.datakit.dedup.earlier import Earlier, read_earlier
 from marin.datakit.dedup.examples import Pair, read_examples
 from marin.datakit.dedup.inputs import (
-    INDEX_PREFIX,
+    INDEX,
     REMOVED,
+    SIGNATURES,
     DocumentFile,
     RowGroup,
     document_columns,
@@ -27,6 +28,7 @@ from marin.datakit.dedup.inputs import (
     for_each_batch,
     row_groups,
     strings,
+    valid_strings,
 )
 from marin.datakit.dedup.locations import Place, lies_in
 from marin.datakit.dedup.signatures import (
@@ -51,9 +53,6 @@ from marin.engine.files import PARTIAL_PREFIX
 from marin.errors import MarinError
 
 STAGE = "dedup"
-SIGNATURES = "signatures"
-"""Where tasks of an engine leave their work until the end."""
-
 EXAMPLES = 20
 _WRITE_ROWS = 1 << 17
 _LISTED = 8
@@ -103,8 +102,8 @@ def dedup(
     threads, the memory, the engine and the order of `inputs`.
 
     Raises:
-      MarinError: an input cannot be read, lacks a column or ids, or has an id twice; or `removed`
-        is of other inputs.
+      MarinError: an input cannot be read, lacks a column or ids, or has an id twice, or an id or a
+        source is not UTF-8; or `removed` is of other inputs.
     """
     config, progress = config or DedupConfig(), progress or Silent()
     files = find_files(inputs, make_ids=config.make_ids)
@@ -158,11 +157,10 @@ def _check_sources(files: Sequence[DocumentFile], config: DedupConfig) -> None:
         return
     found: set[str] = set()
 
-    def collect(_: int, batch: pa.RecordBatch) -> None:
-        names = pc.unique(strings(batch.column("source"), "documents", "source")).to_pylist()
-        found.update(
-            n.decode("utf-8", "replace") if isinstance(n, bytes) else n for n in names if n
-        )
+    def collect(first: int, batch: pa.RecordBatch) -> None:
+        file = _file_of(files, first)
+        sources = valid_strings(batch.column("source"), file.location, "source", first - file.first)
+        found.update(name for name in pc.unique(sources).to_pylist() if name)
 
     groups = [group for group in row_groups(files) if "source" in group.file.columns]
     for_each_batch(groups, ["source"], config.thread_count, collect)
@@ -183,7 +181,7 @@ def _listed(names: Collection[str]) -> str:
 def _names(files: Sequence[DocumentFile], against: Sequence[Path]) -> dict[str, str]:
     indexes = sorted(read_manifest(index).fingerprint for index in against)
     return {file.name: file.fingerprint for file in files} | {
-        f"{INDEX_PREFIX}{number}": fingerprint for number, fingerprint in enumerate(indexes)
+        INDEX.format(number): fingerprint for number, fingerprint in enumerate(indexes)
     }
 
 

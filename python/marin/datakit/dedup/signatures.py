@@ -8,6 +8,7 @@ are checked against it without reading its documents again, except those that ar
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,10 @@ from marin.engine import (
 from marin.errors import MarinError
 
 STAGE = "dedup-index"
+
+_WINDOW_ROWS = 1 << 20
+"""Signatures of so many documents, some 300 MB, stay in memory until they are written; more where a
+row group has more."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,8 @@ def save_index(
     over `inputs` with `config`, keeps. The index names the files of `inputs`, which have to stay.
 
     Raises:
-      MarinError: the sidecars are of other inputs or another configuration.
+      MarinError: the sidecars are of other inputs or another configuration, or a file of the inputs
+        changes meanwhile.
     """
     config, progress = config or DedupConfig(), progress or Silent()
     files = find_files(inputs, make_ids=config.make_ids)
@@ -91,16 +97,18 @@ def save_index(
             with progress.task("Write index", total=len(files)) as task:
                 for name, file in names.items():
                     kept = pq.read_table(sidecars / file.name, columns=["keep"])["keep"].to_numpy()
-                    rows[name] = _write(file, kept, stage.path / name, config)
+                    rows[name] = _write(file, kept, stage.path / name, config, config.thread_count)
                     task.advance(1)
             documents = {
                 name: {
                     "path": absolute(file.location),
                     "fingerprint": file.fingerprint,
-                    "time_and_size": time_and_size(file.location),
+                    "time_and_size": file.time_and_size,
                 }
                 for name, file in names.items()
             }
+            for place in documents.values():
+                _check_unchanged(stage.path, place)
             stage.finish(rows, {"documents": documents})
         return stage.path
 
@@ -213,7 +221,9 @@ def _sign_file(task: _SignTask) -> int:
     file = open_documents(
         task.location, task.name, task.fingerprint, first=0, make_ids=task.config.make_ids
     )
-    return _write(file, np.ones(file.rows, bool), out, task.config)
+    # Workers share the cores, which Arrow knows.
+    threads = min(task.config.thread_count, pa.cpu_count())
+    return _write(file, np.ones(file.rows, bool), out, task.config, threads)
 
 
 def _identity(config: DedupConfig) -> dict[str, Any]:
@@ -230,8 +240,14 @@ def _identity(config: DedupConfig) -> dict[str, Any]:
     }
 
 
-def _write(file: DocumentFile, kept: np.ndarray, out: Path, config: DedupConfig) -> int:
-    """Signs the documents for which `kept`, bool[documents], holds; returns how many."""
+def _write(
+    file: DocumentFile, kept: np.ndarray, out: Path, config: DedupConfig, threads: int
+) -> int:
+    """Signs the documents for which `kept`, bool[documents], holds; returns how many.
+
+    The row groups that begin in one window of `_WINDOW_ROWS` rows are signed together, then written
+    in order: the bytes do not depend on the threads.
+    """
     bands, rows = config.bands
     parts: list[tuple[int, pa.RecordBatch]] = []
 
@@ -252,8 +268,8 @@ def _write(file: DocumentFile, kept: np.ndarray, out: Path, config: DedupConfig)
         )
         columns = {
             "row": pa.array(np.arange(row, row + batch.num_rows, dtype=np.uint32)).filter(mask),
-            "id": ids.cast(pa.string()).filter(mask),
-            "source": sources.cast(pa.string()).filter(mask),
+            "id": ids.filter(mask),
+            "source": sources.filter(mask),
             "kind": pa.array(kind),
             "length": pa.array(length),
             "exact": _fixed(exact),
@@ -261,12 +277,17 @@ def _write(file: DocumentFile, kept: np.ndarray, out: Path, config: DedupConfig)
         }
         parts.append((first, pa.record_batch(columns)))
 
-    for_each_batch(row_groups([file]), None, config.thread_count, sign)
-    parts.sort(key=lambda part: part[0])
-    table = pa.Table.from_batches([batch for _, batch in parts], _schema(bands))
-    with atomic_file(out) as partial:
-        pq.write_table(table, partial, compression="zstd")
-    return int(table.num_rows)
+    windows = groupby(row_groups([file]), lambda group: (group.first - file.first) // _WINDOW_ROWS)
+    with (
+        atomic_file(out) as partial,
+        pq.ParquetWriter(partial, _schema(bands), compression="zstd") as writer,
+    ):
+        for _, groups in windows:
+            for_each_batch(list(groups), None, threads, sign)
+            parts.sort(key=lambda part: part[0])
+            writer.write_table(pa.Table.from_batches([batch for _, batch in parts], writer.schema))
+            parts.clear()
+    return int(np.count_nonzero(kept))
 
 
 def _schema(bands: int) -> pa.Schema:
