@@ -1,8 +1,11 @@
 """Evaluations on held-out documents: how they are laid into rows, and what they sum to."""
 
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from support.training import tiny_model, write_held_out
@@ -13,9 +16,20 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 from marin.errors import MarinError
+from marin.model import Batch, make_mesh
 from marin.train.config import EvaluationConfig, TrainConfig
 from marin.train.curriculum import Curriculum, Segment
-from marin.train.evaluation import evaluation_shape, evaluation_steps, held_out_rows, token_bytes
+from marin.train.evaluation import (
+    Evaluator,
+    HeldOut,
+    Measured,
+    compile_evaluation,
+    evaluation_shape,
+    evaluation_steps,
+    held_out_rows,
+    token_bytes,
+)
+from marin.train.state import take_apart
 
 
 @pytest.fixture
@@ -76,3 +90,41 @@ def test_as_many_rows_are_evaluated_at_a_time_as_a_microbatch_has() -> None:
     other = replace(config, evaluation=EvaluationConfig(seq_len=256))
     with pytest.raises(MarinError, match=r"evaluation.seq_len = 256: .* \[512, 1024\]"):
         evaluation_shape(other, plan)
+
+
+class Reading:
+    """An evaluation that keeps its batches; row r of domain d has d + 1 nats a token."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+
+    def __call__(self, parameters: Any, bias: Any, batch: Batch, scale: Any) -> Measured:
+        self.batches.append(batch)
+        domain, row = np.asarray(batch.tokens)[:, :2].T
+        predicted = row + 1
+        assigned, dropped = np.full(3, 2**30, np.int32), np.full(3, 2**29, np.int32)
+        nats = np.float32((domain + 1) * predicted)
+        return Measured(nats, predicted, assigned, dropped)  # type: ignore[arg-type]
+
+
+def read_by_domain(rows: int, of_each: int, devices: int) -> tuple[list[Batch], dict[str, float]]:
+    """What an evaluation of three domains reads, `rows` at a time, and what it finds."""
+    domain = np.repeat(np.arange(3), of_each)
+    tokens = np.zeros((len(domain), 4), np.int32)
+    tokens[:, 0], tokens[:, 1] = domain, np.arange(len(domain))
+    ones = np.ones_like(tokens)
+    held_out = HeldOut(("a", "b", "c"), domain, tokens, ones, ones, ones > 0, None)
+    trainee = take_apart(tiny_model(), make_mesh(expert=devices))
+    reading: Future[Any] = Future()
+    reading.set_result(Reading())
+    evaluator = Evaluator(held_out, trainee, rows, frozenset(), {"eval/": reading}, (0, 1))
+    values = evaluator.measure(trainee.layout, 1.0)
+    return reading.result().batches, values
+
+
+def test_drops_are_counted_past_32_bits() -> None:
+    _, values = read_by_domain(64, 100, devices=1)
+    assert values["eval/drop_fraction"] == 0.5
+    trainee = take_apart(tiny_model(), make_mesh(devices=jax.devices()[:1]))
+    compiled = compile_evaluation(trainee, 2, 16, None)
+    assert compiled.out_info.assigned.shape == compiled.out_info.dropped.shape == (2,)

@@ -62,12 +62,15 @@ class HeldOut:
 
 
 class Measured(NamedTuple):
-    """Sums of the rows of one batch: nats and predicted tokens [B], assignments and drops."""
+    """Nats and predicted tokens of the rows of a batch, assignments and drops of its N layers.
+
+    Counts are summed on the host, as those of a step: all layers together can pass 32 bits.
+    """
 
     nats: Float[Array, "B"]
     predicted: Int[Array, "B"]
-    assigned: Int[Array, ""]
-    dropped: Int[Array, ""]
+    assigned: Int[Array, "N"]
+    dropped: Int[Array, "N"]
 
 
 class Evaluator:
@@ -134,8 +137,11 @@ class Evaluator:
             if seen
         }
         if prefix == "eval/":
-            assigned = sum(int(part.assigned) for part in parts)
-            values["drop_fraction"] = sum(int(part.dropped) for part in parts) / max(assigned, 1)
+            assigned, dropped = (
+                sum(int(counts.sum(dtype=np.int64)) for counts in column)
+                for column in zip(*((part.assigned, part.dropped) for part in parts), strict=True)
+            )
+            values["drop_fraction"] = dropped / max(assigned, 1)
         return {prefix + name: value for name, value in values.items()}
 
 
@@ -251,8 +257,8 @@ def compile_evaluation(
     def evaluate(parameters: Any, bias: Array, batch: Batch, qk_scale: Array) -> Measured:
         model = trainee.model(parameters, bias)
         _, aux = model.loss(batch, mesh=trainee.mesh, qk_scale=qk_scale, transport=transport)
-        dropped = jnp.sum(aux.dispatch.dropped_sender) + jnp.sum(aux.dispatch.dropped_receiver)
-        return Measured(aux.row_ce, aux.row_tokens, jnp.sum(aux.dispatch.assigned), dropped)
+        dropped = aux.dispatch.dropped_sender + aux.dispatch.dropped_receiver
+        return Measured(aux.row_ce, aux.row_tokens, aux.dispatch.assigned, dropped)
 
     layout = trainee.layout
     batch = trainee.batch_layout(rows, seq_len)
