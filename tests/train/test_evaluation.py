@@ -122,6 +122,22 @@ def read_by_domain(rows: int, of_each: int, devices: int) -> tuple[list[Batch], 
     return reading.result().batches, values
 
 
+@pytest.mark.parametrize("of_each", [100, 10])
+def test_devices_read_rows_of_all_domains_and_no_empty_ones(of_each: int) -> None:
+    batches, values = read_by_domain(64, of_each, devices=4)
+    assert len(batches) == -(-3 * of_each // 64)
+    for batch in batches:
+        assert np.asarray(batch.segment_ids).all()
+        for shard in batch.tokens.addressable_shards:
+            assert set(np.asarray(shard.data)[:, 0].tolist()) == {0, 1, 2}
+    seen = np.concatenate([np.asarray(batch.tokens)[:, 1] for batch in batches])
+    assert set(seen.tolist()) == set(range(3 * of_each))
+    row = np.arange(3 * of_each)
+    expected = np.average(row // of_each + 1, weights=row + 1)  # every row counts once
+    assert values["eval/loss_micro"] == pytest.approx(expected)
+    assert [values[f"eval/loss/{name}"] for name in "abc"] == pytest.approx([1, 2, 3])
+
+
 def test_drops_are_counted_past_32_bits() -> None:
     _, values = read_by_domain(64, 100, devices=1)
     assert values["eval/drop_fraction"] == 0.5

@@ -3,8 +3,13 @@
 Documents of one domain are laid end to end into rows of one length, the run's first if not told
 otherwise, each token seeing its own document alone; nothing is predicted across documents or rows.
 Every evaluation uses the weights and the pending router bias that the next step of training will
-use, once with the transport that the run trains with and once with one that drops nothing; as many
-rows at a time as a microbatch of such rows has, because dropping depends on it.
+use, once with the transport that the run trains with and once with one that drops nothing.
+
+Dropping depends on what is in a batch. One has as many rows as a microbatch of such rows, of all
+domains mixed, in an order that is the same in every evaluation and every run. The last one is
+filled with rows of the first, whose losses do not count again but whose drops do: drops are those
+of whole batches. Where a run holds out fewer rows than a batch has, they are those of a batch with
+the same rows several times, somewhat more than of as many different ones.
 
     eval/loss_micro     nats per token over all domains together
     eval/loss_macro     the mean of the domains' losses
@@ -43,6 +48,7 @@ from marin.train.source import Source
 from marin.train.state import Trainee, TrainState
 
 _FOLDER = "validation"
+_SEED = 0  # of the rows' order
 
 
 @dataclass(frozen=True)
@@ -88,9 +94,14 @@ class Evaluator:
         self.steps = steps
         self._held_out = held_out
         self._compiled = compiled
+        index, readers = reader
+        count = len(held_out.domain)
+        order = np.random.default_rng(_SEED).permutation(count)
+        self._domain = held_out.domain[order]
+        whole = np.resize(order, -(-count // rows) * rows)  # begins again where it ends
+        own = whole.reshape(-1, readers, rows // readers)[:, index]
         self._batches = [
-            lay_out(_batch(held_out, first, rows, reader), trainee.mesh, reader[1]).batch
-            for first in range(0, len(held_out.domain), rows)
+            lay_out(_batch(held_out, part), trainee.mesh, readers).batch for part in own
         ]
 
     def measure(self, state: TrainState, qk_scale: float) -> dict[str, float]:
@@ -116,11 +127,11 @@ class Evaluator:
 
     def _summarize(self, prefix: str, parts: list[Measured]) -> dict[str, float]:
         held_out = self._held_out
-        count = len(held_out.domain)
+        count = len(self._domain)
         nats = np.concatenate([part.nats for part in parts])[:count].astype(np.float64)
         predicted = np.concatenate([part.predicted for part in parts])[:count]
-        by_domain = np.bincount(held_out.domain, nats, len(held_out.names))
-        tokens = np.bincount(held_out.domain, predicted, len(held_out.names))
+        by_domain = np.bincount(self._domain, nats, len(held_out.names))
+        tokens = np.bincount(self._domain, predicted, len(held_out.names))
         losses = by_domain / np.maximum(tokens, 1)
         values = {
             "loss_micro": float(by_domain.sum() / tokens.sum()),
@@ -299,22 +310,14 @@ def _rows(documents: pa.Array, seq_len: int, limit: int) -> tuple[np.ndarray, ..
     return tokens, segments, laid(index - np.maximum(start, row_start)), mask
 
 
-def _batch(held_out: HeldOut, first: int, rows: int, reader: tuple[int, int]) -> HostBatch:
-    """A reader's rows of the batch that begins with row `first`; empty ones fill the last."""
-    index, count = reader
-    own = rows // count
-    begin = first + own * index
-
-    def cut(array: np.ndarray) -> np.ndarray:
-        part = array[begin : begin + own]
-        return np.concatenate([part, np.zeros((own - len(part), *array.shape[1:]), array.dtype)])
-
+def _batch(held_out: HeldOut, rows: np.ndarray) -> HostBatch:
+    """The batch of the rows with these numbers."""
     return HostBatch(
         step=0,
-        row_ids=np.arange(begin, begin + own),
-        tokens=cut(held_out.tokens),
-        segment_ids=cut(held_out.segment_ids),
-        positions=cut(held_out.positions),
-        loss_mask=cut(held_out.loss_mask),
-        cells=np.zeros(own, np.uint16),
+        row_ids=rows,
+        tokens=held_out.tokens[rows],
+        segment_ids=held_out.segment_ids[rows],
+        positions=held_out.positions[rows],
+        loss_mask=held_out.loss_mask[rows],
+        cells=np.zeros(len(rows), np.uint16),
     )
