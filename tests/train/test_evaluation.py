@@ -2,11 +2,13 @@
 
 from concurrent.futures import Future
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import pyarrow as pa
 import pytest
 from support.training import tiny_model, write_held_out
 from tokenizers import Tokenizer
@@ -54,6 +56,48 @@ def test_rows_keep_documents_apart_and_every_token_once(store: Path) -> None:
     limited = held_out_rows(store, 16, 20, None)
     assert limited is not None
     assert (limited.segment_ids > 0).sum() == 5 + 30
+
+
+def test_held_out_documents_are_read_as_far_as_the_limit_asks(store: Path) -> None:
+    for cell in ("c00q0", "c00q1", "c02q1"):
+        (store / cell).mkdir()
+    short = held_out_rows(store, 16, 20, None)
+    later = store / "validation" / "part-00001.arrow"
+    later.write_bytes(b"not to be read")
+    again = held_out_rows(store, 16, 20, None)
+    assert short is not None
+    assert again is not None
+    np.testing.assert_array_equal(again.tokens, short.tokens)
+    (store / "c01q0").mkdir()  # perhaps it is in the next file
+    with pytest.raises(pa.ArrowInvalid):
+        held_out_rows(store, 16, 20, None)
+
+
+def test_domains_are_gathered_over_batches_and_files(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    (tmp_path / "validation").mkdir()
+    documents: dict[str, list[list[int]]] = {"c00": [], "c01": [], "c02": []}
+    for file in range(3):
+        names = draw.choice(list(documents), 20, p=[0.6, 0.3, 0.1])
+        tokens = [draw.integers(1, 99, draw.integers(0, 9)).tolist() for _ in names]
+        for name, own in zip(names, tokens, strict=True):
+            documents[name].append(own)
+        cells = [f"{name}q{draw.integers(5)}" for name in names]
+        table = pa.table({"cell": cells, "tokens": pa.array(tokens, pa.large_list(pa.uint32()))})
+        path = str(tmp_path / "validation" / f"part-{file:05d}.arrow")
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=3)
+    for name in documents:
+        (tmp_path / f"{name}q0").mkdir()
+    for limit in (1, 30, 10_000):
+        rows = held_out_rows(tmp_path, 16, limit, None)
+        assert rows is not None
+        assert rows.names == tuple(documents)
+        for index, name in enumerate(documents):
+            lengths = np.cumsum([len(tokens) for tokens in documents[name]])
+            kept = max(1, int((lengths <= limit).sum()))
+            found = rows.tokens[rows.domain == index].ravel()
+            assert found[found > 0].tolist() == list(chain(*documents[name][:kept]))
 
 
 def test_bytes_of_tokens_add_up_to_the_text(tmp_path: Path) -> None:

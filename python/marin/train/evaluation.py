@@ -18,7 +18,7 @@ the same rows several times, somewhat more than of as many different ones.
     eval/dropless/...   the same without drops
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -213,20 +213,16 @@ def evaluation_steps(curriculum: Curriculum, times: int) -> frozenset[int]:
 def held_out_rows(store: Path, seq_len: int, limit: int, tokenizer: Path | None) -> HeldOut | None:
     """The held-out documents of a store as rows, at most about `limit` tokens of every domain, in
     the store's order; None if it holds out none.
+
+    Reads no further than to where every domain has its tokens.
     """
-    tables = []
-    for path in sorted((store / _FOLDER).glob("part-*.arrow")):
-        with pa.memory_map(str(path)) as source:
-            tables.append(pa.ipc.open_file(source).read_all())
-    table = pa.concat_tables(tables) if tables else None
-    if table is None or not len(table):
+    documents = _held_out_documents(store, limit)
+    if not documents:
         return None
-    domains = np.array([cell.partition("q")[0] for cell in table["cell"].to_pylist()])
-    names = tuple(sorted(set(domains.tolist())))
+    names = tuple(sorted(documents))
     parts = []
     for index, name in enumerate(names):
-        documents = table["tokens"].filter(pa.array(domains == name)).combine_chunks()
-        rows = _rows(documents, seq_len, limit)
+        rows = _rows(documents[name], seq_len, limit)
         parts.append((np.full(len(rows[0]), index), *rows))
     domain, tokens, segments, positions, mask = (
         np.concatenate(column) for column in zip(*parts, strict=True)
@@ -284,6 +280,38 @@ def transports(trainee: Trainee) -> dict[str, Transport | None]:
     if isinstance(own, PooledWave | Ragged):
         return {"eval/": None, "eval/dropless/": Ring()}
     return {"eval/": None}
+
+
+def _held_out_documents(store: Path, limit: int) -> dict[str, pa.Array]:
+    """The first held-out documents of every domain, at least `limit` tokens where it has them.
+
+    Domains are those of the store's cells, and what else is met on the way.
+    """
+    found: dict[str, list[pa.Array]] = {}
+    lacking = {path.name.partition("q")[0]: limit for path in store.glob("c*q*")}
+    for batch in _held_out_batches(store):
+        cells = batch["cell"].dictionary_encode()
+        of_cell = np.array([cell.partition("q")[0] for cell in cells.dictionary.to_pylist()])
+        domains = of_cell[cells.indices.to_numpy()]
+        for name in np.unique(of_cell).tolist():
+            if lacking.setdefault(name, limit) > 0:
+                chosen = batch["tokens"].filter(pa.array(domains == name))
+                found.setdefault(name, []).append(chosen)
+                lacking[name] -= len(chosen.flatten())
+        if max(lacking.values()) <= 0:
+            break
+    return {name: pa.concat_arrays(chunks) for name, chunks in found.items()}
+
+
+def _held_out_batches(store: Path) -> Iterator[pa.RecordBatch]:
+    """Record batches of the held-out documents that are not empty, in the store's order."""
+    for path in sorted((store / _FOLDER).glob("part-*.arrow")):
+        with pa.memory_map(str(path)) as source:
+            reader = pa.ipc.open_file(source)
+            for index in range(reader.num_record_batches):
+                batch = reader.get_batch(index)
+                if len(batch):
+                    yield batch
 
 
 def _rows(documents: pa.Array, seq_len: int, limit: int) -> tuple[np.ndarray, ...]:
