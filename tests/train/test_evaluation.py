@@ -12,8 +12,10 @@ import pyarrow as pa
 import pytest
 from support.training import tiny_model, write_held_out
 from tokenizers import Tokenizer
+from tokenizers.decoders import ByteFallback, Fuse, Replace, Sequence
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
+from tokenizers.normalizers import Replace as Normalizer
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
@@ -113,6 +115,21 @@ def test_bytes_of_tokens_add_up_to_the_text(tmp_path: Path) -> None:
     assert len(sizes) == tokenizer.get_vocab_size()
     assert sizes[tokenizer.encode(text).ids].sum() == len(text.encode())
     assert sizes[tokenizer.token_to_id("<bos>")] == 0
+
+
+def test_a_byte_that_the_vocabulary_falls_back_to_is_one_byte(tmp_path: Path) -> None:
+    text = "naïve words ≠ x\n  indented"
+    letters = sorted({*text.replace(" ", "▁"), "wo"} - set("≠\n"))
+    tokens = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
+    vocab = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(BPE(vocab, [("w", "o")], unk_token="<unk>", byte_fallback=True))
+    tokenizer.normalizer = Normalizer(" ", "▁")
+    tokenizer.decoder = Sequence([Replace("▁", " "), ByteFallback(), Fuse()])
+    tokenizer.add_special_tokens(["<unk>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    encoded = tokenizer.encode(text)
+    assert {"<0x0A>", "<0xE2>", "wo", "ï", "▁"} <= set(encoded.tokens)
+    assert token_bytes(tmp_path / "tokenizer.json")[encoded.ids].sum() == len(text.encode())
 
 
 def test_a_store_that_holds_out_nothing_has_no_evaluation(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ the same rows several times, somewhat more than of as many different ones.
     eval/dropless/...   the same without drops
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ from marin.train.state import Trainee, TrainState
 
 _FOLDER = "validation"
 _SEED = 0  # of the rows' order
+_BYTE = re.compile("<0x[0-9A-F]{2}>")  # a byte of what the vocabulary has no token for
 
 
 @dataclass(frozen=True)
@@ -246,12 +248,17 @@ def token_bytes(tokenizer: Path) -> np.ndarray:
             f"{tokenizer}: {error}; evaluation.tokenizer is to be a tokenizer.json"
         ) from None
     special = {token.content for token in loaded.get_added_tokens_decoder().values()}
-    byte_level = loaded.decoder is not None and "ByteLevel" in repr(loaded.decoder)
+    decoder = repr(loaded.decoder)
     sizes = np.zeros(loaded.get_vocab_size(), np.int64)
     for token, index in loaded.get_vocab().items():
-        if token not in special:
-            # Byte-level vocabularies write one character for each byte.
-            sizes[index] = len(token) if byte_level else len(token.replace("▁", " ").encode())
+        if token in special:
+            continue
+        if "ByteLevel" in decoder:  # a vocabulary that writes one character for each byte
+            sizes[index] = len(token)
+        elif "ByteFallback" in decoder and _BYTE.fullmatch(token):
+            sizes[index] = 1
+        else:
+            sizes[index] = len(token.replace("▁", " ").encode())
     return sizes
 
 
