@@ -5,9 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.training import rows
+from support.training import VOCAB, rows
 
 from marin.errors import MarinError
+from marin.stream import Batch
+from marin.train.curriculum import Curriculum, Segment
 from marin.train.metrics import MetricsLog, read_metrics
 from marin.train.telemetry import CellTokens
 from marin.train.unigram import entropy, unigram_loss
@@ -56,7 +58,30 @@ def test_cell_tokens_count_past_32_bits() -> None:
 def test_a_token_beyond_the_vocabulary_is_one_line() -> None:
     batch = rows(0, np.arange(2), 32)
     with pytest.raises(MarinError, match=r"model.vocab = 3: batch 0 holds token \d+"):
-        unigram_loss(lambda step: batch, 1, 3)
+        unigram_loss(lambda step: batch, Curriculum.plan((Segment(1, 2, 32, "a"),), 16), 3)
+
+
+@pytest.mark.parametrize(
+    ("segment", "batches"),
+    [
+        (Segment(270, 4, 512, "a"), 270),
+        (Segment(2_000, 64, 4_096, "a"), 128),
+        (Segment(390_251, 11_264, 4_096, "a"), 8),
+        (Segment(3, 11_264, 4_096, "a"), 3),
+    ],
+)
+def test_a_unigram_model_is_of_few_tokens_over_the_whole_run(
+    segment: Segment, batches: int
+) -> None:
+    read = []
+
+    def batch(step: int) -> Batch:
+        read.append(step)
+        return rows(step, np.arange(2), 32)
+
+    unigram_loss(batch, Curriculum.plan((segment,), 16), VOCAB)
+    assert len(read) == len(set(read)) == batches
+    assert (read[0], read[-1]) == (0, segment.steps - 1)
 
 
 def test_entropy_of_equal_counts_is_the_log_of_their_number() -> None:

@@ -3,8 +3,13 @@
 Documents of one domain are laid end to end into rows of one length, the run's first if not told
 otherwise, each token seeing its own document alone; nothing is predicted across documents or rows.
 Every evaluation uses the weights and the pending router bias that the next step of training will
-use, once with the transport that the run trains with and once with one that drops nothing; as many
-rows at a time as a microbatch of such rows has, because dropping depends on it.
+use, once with the transport that the run trains with and once with one that drops nothing.
+
+Dropping depends on what is in a batch. One has as many rows as a microbatch of such rows, of all
+domains mixed, in an order that is the same in every evaluation and every run. The last one is
+filled with rows of the first, whose losses do not count again but whose drops do: drops are those
+of whole batches. Where a run holds out fewer rows than a batch has, they are those of a batch with
+the same rows several times, somewhat more than of as many different ones.
 
     eval/loss_micro     nats per token over all domains together
     eval/loss_macro     the mean of the domains' losses
@@ -13,7 +18,8 @@ rows at a time as a microbatch of such rows has, because dropping depends on it.
     eval/dropless/...   the same without drops
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +49,8 @@ from marin.train.source import Source
 from marin.train.state import Trainee, TrainState
 
 _FOLDER = "validation"
+_SEED = 0  # of the rows' order
+_BYTE = re.compile("<0x[0-9A-F]{2}>")  # a byte of what the vocabulary has no token for
 
 
 @dataclass(frozen=True)
@@ -62,12 +70,15 @@ class HeldOut:
 
 
 class Measured(NamedTuple):
-    """Sums of the rows of one batch: nats and predicted tokens [B], assignments and drops."""
+    """Nats and predicted tokens of the rows of a batch, assignments and drops of its N layers.
+
+    Counts are summed on the host, as those of a step: all layers together can pass 32 bits.
+    """
 
     nats: Float[Array, "B"]
     predicted: Int[Array, "B"]
-    assigned: Int[Array, ""]
-    dropped: Int[Array, ""]
+    assigned: Int[Array, "N"]
+    dropped: Int[Array, "N"]
 
 
 class Evaluator:
@@ -85,9 +96,14 @@ class Evaluator:
         self.steps = steps
         self._held_out = held_out
         self._compiled = compiled
+        index, readers = reader
+        count = len(held_out.domain)
+        order = np.random.default_rng(_SEED).permutation(count)
+        self._domain = held_out.domain[order]
+        whole = np.resize(order, -(-count // rows) * rows)  # begins again where it ends
+        own = whole.reshape(-1, readers, rows // readers)[:, index]
         self._batches = [
-            lay_out(_batch(held_out, first, rows, reader), trainee.mesh, reader[1]).batch
-            for first in range(0, len(held_out.domain), rows)
+            lay_out(_batch(held_out, part), trainee.mesh, readers).batch for part in own
         ]
 
     def measure(self, state: TrainState, qk_scale: float) -> dict[str, float]:
@@ -113,11 +129,11 @@ class Evaluator:
 
     def _summarize(self, prefix: str, parts: list[Measured]) -> dict[str, float]:
         held_out = self._held_out
-        count = len(held_out.domain)
+        count = len(self._domain)
         nats = np.concatenate([part.nats for part in parts])[:count].astype(np.float64)
         predicted = np.concatenate([part.predicted for part in parts])[:count]
-        by_domain = np.bincount(held_out.domain, nats, len(held_out.names))
-        tokens = np.bincount(held_out.domain, predicted, len(held_out.names))
+        by_domain = np.bincount(self._domain, nats, len(held_out.names))
+        tokens = np.bincount(self._domain, predicted, len(held_out.names))
         losses = by_domain / np.maximum(tokens, 1)
         values = {
             "loss_micro": float(by_domain.sum() / tokens.sum()),
@@ -134,8 +150,11 @@ class Evaluator:
             if seen
         }
         if prefix == "eval/":
-            assigned = sum(int(part.assigned) for part in parts)
-            values["drop_fraction"] = sum(int(part.dropped) for part in parts) / max(assigned, 1)
+            assigned, dropped = (
+                sum(int(counts.sum(dtype=np.int64)) for counts in column)
+                for column in zip(*((part.assigned, part.dropped) for part in parts), strict=True)
+            )
+            values["drop_fraction"] = dropped / max(assigned, 1)
         return {prefix + name: value for name, value in values.items()}
 
 
@@ -196,20 +215,16 @@ def evaluation_steps(curriculum: Curriculum, times: int) -> frozenset[int]:
 def held_out_rows(store: Path, seq_len: int, limit: int, tokenizer: Path | None) -> HeldOut | None:
     """The held-out documents of a store as rows, at most about `limit` tokens of every domain, in
     the store's order; None if it holds out none.
+
+    Reads no further than to where every domain has its tokens.
     """
-    tables = []
-    for path in sorted((store / _FOLDER).glob("part-*.arrow")):
-        with pa.memory_map(str(path)) as source:
-            tables.append(pa.ipc.open_file(source).read_all())
-    table = pa.concat_tables(tables) if tables else None
-    if table is None or not len(table):
+    documents = _held_out_documents(store, limit)
+    if not documents:
         return None
-    domains = np.array([cell.partition("q")[0] for cell in table["cell"].to_pylist()])
-    names = tuple(sorted(set(domains.tolist())))
+    names = tuple(sorted(documents))
     parts = []
     for index, name in enumerate(names):
-        documents = table["tokens"].filter(pa.array(domains == name)).combine_chunks()
-        rows = _rows(documents, seq_len, limit)
+        rows = _rows(documents[name], seq_len, limit)
         parts.append((np.full(len(rows[0]), index), *rows))
     domain, tokens, segments, positions, mask = (
         np.concatenate(column) for column in zip(*parts, strict=True)
@@ -233,12 +248,17 @@ def token_bytes(tokenizer: Path) -> np.ndarray:
             f"{tokenizer}: {error}; evaluation.tokenizer is to be a tokenizer.json"
         ) from None
     special = {token.content for token in loaded.get_added_tokens_decoder().values()}
-    byte_level = loaded.decoder is not None and "ByteLevel" in repr(loaded.decoder)
+    decoder = repr(loaded.decoder)
     sizes = np.zeros(loaded.get_vocab_size(), np.int64)
     for token, index in loaded.get_vocab().items():
-        if token not in special:
-            # Byte-level vocabularies write one character for each byte.
-            sizes[index] = len(token) if byte_level else len(token.replace("▁", " ").encode())
+        if token in special:
+            continue
+        if "ByteLevel" in decoder:  # a vocabulary that writes one character for each byte
+            sizes[index] = len(token)
+        elif "ByteFallback" in decoder and _BYTE.fullmatch(token):
+            sizes[index] = 1
+        else:
+            sizes[index] = len(token.replace("▁", " ").encode())
     return sizes
 
 
@@ -251,8 +271,8 @@ def compile_evaluation(
     def evaluate(parameters: Any, bias: Array, batch: Batch, qk_scale: Array) -> Measured:
         model = trainee.model(parameters, bias)
         _, aux = model.loss(batch, mesh=trainee.mesh, qk_scale=qk_scale, transport=transport)
-        dropped = jnp.sum(aux.dispatch.dropped_sender) + jnp.sum(aux.dispatch.dropped_receiver)
-        return Measured(aux.row_ce, aux.row_tokens, jnp.sum(aux.dispatch.assigned), dropped)
+        dropped = aux.dispatch.dropped_sender + aux.dispatch.dropped_receiver
+        return Measured(aux.row_ce, aux.row_tokens, aux.dispatch.assigned, dropped)
 
     layout = trainee.layout
     batch = trainee.batch_layout(rows, seq_len)
@@ -267,6 +287,38 @@ def transports(trainee: Trainee) -> dict[str, Transport | None]:
     if isinstance(own, PooledWave | Ragged):
         return {"eval/": None, "eval/dropless/": Ring()}
     return {"eval/": None}
+
+
+def _held_out_documents(store: Path, limit: int) -> dict[str, pa.Array]:
+    """The first held-out documents of every domain, at least `limit` tokens where it has them.
+
+    Domains are those of the store's cells, and what else is met on the way.
+    """
+    found: dict[str, list[pa.Array]] = {}
+    lacking = {path.name.partition("q")[0]: limit for path in store.glob("c*q*")}
+    for batch in _held_out_batches(store):
+        cells = batch["cell"].dictionary_encode()
+        of_cell = np.array([cell.partition("q")[0] for cell in cells.dictionary.to_pylist()])
+        domains = of_cell[cells.indices.to_numpy()]
+        for name in np.unique(of_cell).tolist():
+            if lacking.setdefault(name, limit) > 0:
+                chosen = batch["tokens"].filter(pa.array(domains == name))
+                found.setdefault(name, []).append(chosen)
+                lacking[name] -= len(chosen.flatten())
+        if max(lacking.values()) <= 0:
+            break
+    return {name: pa.concat_arrays(chunks) for name, chunks in found.items()}
+
+
+def _held_out_batches(store: Path) -> Iterator[pa.RecordBatch]:
+    """Record batches of the held-out documents that are not empty, in the store's order."""
+    for path in sorted((store / _FOLDER).glob("part-*.arrow")):
+        with pa.memory_map(str(path)) as source:
+            reader = pa.ipc.open_file(source)
+            for index in range(reader.num_record_batches):
+                batch = reader.get_batch(index)
+                if len(batch):
+                    yield batch
 
 
 def _rows(documents: pa.Array, seq_len: int, limit: int) -> tuple[np.ndarray, ...]:
@@ -293,22 +345,14 @@ def _rows(documents: pa.Array, seq_len: int, limit: int) -> tuple[np.ndarray, ..
     return tokens, segments, laid(index - np.maximum(start, row_start)), mask
 
 
-def _batch(held_out: HeldOut, first: int, rows: int, reader: tuple[int, int]) -> HostBatch:
-    """A reader's rows of the batch that begins with row `first`; empty ones fill the last."""
-    index, count = reader
-    own = rows // count
-    begin = first + own * index
-
-    def cut(array: np.ndarray) -> np.ndarray:
-        part = array[begin : begin + own]
-        return np.concatenate([part, np.zeros((own - len(part), *array.shape[1:]), array.dtype)])
-
+def _batch(held_out: HeldOut, rows: np.ndarray) -> HostBatch:
+    """The batch of the rows with these numbers."""
     return HostBatch(
         step=0,
-        row_ids=np.arange(begin, begin + own),
-        tokens=cut(held_out.tokens),
-        segment_ids=cut(held_out.segment_ids),
-        positions=cut(held_out.positions),
-        loss_mask=cut(held_out.loss_mask),
-        cells=np.zeros(own, np.uint16),
+        row_ids=rows,
+        tokens=held_out.tokens[rows],
+        segment_ids=held_out.segment_ids[rows],
+        positions=held_out.positions[rows],
+        loss_mask=held_out.loss_mask[rows],
+        cells=np.zeros(len(rows), np.uint16),
     )

@@ -179,7 +179,7 @@ def train(
         if "unigram_loss" not in saved:
             # While the step compiles.
             saved["unigram_loss"] = processes.from_first(
-                lambda: unigram_loss(source.read_whole, curriculum.steps, config.model.vocab)
+                lambda: unigram_loss(source.read_whole, curriculum, config.model.vocab)
             )
         cost = _cost(config, curriculum, mesh)
         loop = Loop(config, source, curriculum, checkpoints, evaluator, cost, log, saved, watch)
