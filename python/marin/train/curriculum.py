@@ -33,6 +33,11 @@ class Segment:
     def batch_tokens(self) -> int:
         return self.batch_size * self.seq_len
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows of a batch and their length: what a step is compiled for."""
+        return self.batch_size, self.seq_len
+
 
 @dataclass(frozen=True)
 class StepPlan:
@@ -150,10 +155,9 @@ class Curriculum:
             count = min(segment.steps, step - first)
             if count <= 0:
                 break
-            shape = (segment.batch_size, segment.seq_len)
-            if runs and runs[-1][1:] == shape:
+            if runs and runs[-1][1:] == segment.shape:
                 count += runs.pop()[0]
-            runs.append((count, *shape))
+            runs.append((count, *segment.shape))
         return runs
 
     def batches_before(self, step: int) -> list[tuple[int, int]]:

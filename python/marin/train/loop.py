@@ -2,7 +2,8 @@
 
 The main thread takes a ready batch and starts a step; everything slow (reading ahead, compiling the
 next row length, writing checkpoints, W&B) happens beside it. A step's numbers are looked at only
-after the next one has been started, so the devices never wait for the host.
+after the next one has been started, so the devices never wait for the host; except before a batch
+of another shape, whose step may still be compiling.
 """
 
 import time
@@ -98,7 +99,9 @@ class Loop:
             asked = time.perf_counter()
             ready = next(batches)
             data_seconds = time.perf_counter() - asked
-            if before is not None and not compiler.is_ready(plan.segment):
+            # By the plan, not by whether this process has compiled: the watch may talk to the other
+            # processes over the devices, and all are to do so before the same step.
+            if before is not None and before.plan.segment.shape != plan.segment.shape:
                 self._finish(before, advance)
                 before = None
             asked = time.perf_counter()
