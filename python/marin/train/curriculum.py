@@ -174,11 +174,13 @@ class Curriculum:
         return low + (high - low) * (tokens - start) / (end - start)
 
     def qk_scale(self, index: int) -> float:
-        """Product of `1 + X ln(new / old)` over the extensions up to segment `index`."""
-        lengths = [segment.seq_len for segment in self.segments[: index + 1]]
-        return prod(
-            1 + self.qk_extension * log(new / old) for old, new in pairwise(lengths) if new != old
-        )
+        """Product of `1 + X ln(new / old)` over the extensions up to segment `index`.
+
+        An extension goes beyond the longest rows so far (`old`). Rows that are shorter than those
+        keep the scale that their weights were trained with.
+        """
+        longest = accumulate((segment.seq_len for segment in self.segments[: index + 1]), max)
+        return prod(1 + self.qk_extension * log(new / old) for old, new in pairwise(longest))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
