@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 from marin.errors import MarinError
-from marin.train.config import EvaluationConfig, TrainConfig
+from marin.train.config import EvaluationConfig, MeshShape, TrainConfig
 from marin.train.curriculum import Curriculum, Segment
 from marin.train.evaluation import evaluation_shape, evaluation_steps, held_out_rows, token_bytes
 
@@ -76,3 +76,13 @@ def test_as_many_rows_are_evaluated_at_a_time_as_a_microbatch_has() -> None:
     other = replace(config, evaluation=EvaluationConfig(seq_len=256))
     with pytest.raises(MarinError, match=r"evaluation.seq_len = 256: .* \[512, 1024\]"):
         evaluation_shape(other, plan)
+
+
+def test_a_batch_that_the_mesh_can_cut_is_evaluated(tmp_path: Path) -> None:
+    ramp = (Segment(10, 2, 512, "a"), Segment(10, 8, 512, "a"), Segment(10, 4, 1024, "a"))
+    plan = Curriculum.plan(ramp, 16)
+    config = TrainConfig(Path("shards"), Path("run"), tiny_model(), MeshShape(expert=4))
+    assert evaluation_shape(config, plan) == (8, 512)
+    with pytest.raises(MarinError, match=r"evaluation: batches of 4 rows of 1024 .* into 8"):
+        longer = EvaluationConfig(seq_len=1024)
+        evaluation_shape(replace(config, evaluation=longer, microbatches=2), plan)

@@ -177,6 +177,33 @@ def test_batches_that_the_mesh_cannot_cut_are_refused(tmp_path: Path) -> None:
         go(tmp_path, microbatches=4)
 
 
+def test_a_mesh_trains_up_to_the_batches_that_it_cannot_cut_and_another_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    segments = (Segment(1, 4, 32, "a"), Segment(2, 8, 32, "a"), Segment(1, 4, 32, "b"))
+
+    def on(devices: int, **changes: object) -> RunResult:
+        changes |= {"model": tiny_model(), "evaluation": EvaluationConfig(times=0)}
+        made = config(tmp_path, mesh=MeshShape(expert=devices), **changes)
+        source = fake_source(segments)
+        return train(made, source, RunDirectory(tmp_path), progress=Silent())
+
+    with pytest.raises(MarinError, match="batches of 4 rows of 32 cannot be cut into 8"):
+        on(8)
+    assert on(4, stop_at=1).steps == 1
+    assert caplog.messages == []
+    stopped = on(8)  # batches that are trained no longer matter
+    assert (stopped.complete, stopped.steps, stopped.checkpoint.name) == (False, 3, "step-00000003")
+    says = f"{tmp_path}: from step 3 on batches of 4 rows of 32 cannot be cut into 8 equal parts"
+    warned, ended = caplog.messages
+    assert warned.startswith(says)
+    assert f"marin train resume {tmp_path} --set mesh" in warned
+    assert ended.startswith(f"{tmp_path}: stopped before step 3: from step 3 on batches of 4 rows")
+    with pytest.raises(MarinError, match="batches of 4 rows of 32 cannot be cut into 8"):
+        on(8)
+    assert on(4).complete
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

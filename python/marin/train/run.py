@@ -4,6 +4,7 @@ It goes on from its newest complete checkpoint and ends with the same bits as a 
 stopped.
 """
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from marin.train.curriculum import Curriculum
 from marin.train.data import feed
 from marin.train.devices import ensure_devices, peak_flops
 from marin.train.edge import write_config
-from marin.train.evaluation import evaluation_of
+from marin.train.evaluation import evaluation_of, evaluation_shape
 from marin.train.loop import Loop
 from marin.train.metrics import MetricsLog, check_length, last_records, read_metrics
 from marin.train.processes import ALONE, Processes
@@ -36,6 +37,8 @@ from marin.train.wandb_mirror import WandbMirror, mirror_settings
 from marin.train.watch import RECALLED, Watch
 
 _TAIL = 0.05  # share of the steps whose mean loss is reported beside the last one
+
+logger = logging.getLogger("marin.train")
 
 
 @dataclass(frozen=True)
@@ -136,13 +139,17 @@ def train(
 
     start, saved = processes.from_first(prepare)
     curriculum = directory.curriculum(config, source)
-    steps = range(start, min(curriculum.steps, config.stop_at or curriculum.steps))
-    if not steps:
+    asked = range(start, min(curriculum.steps, config.stop_at or curriculum.steps))
+    if not asked:
         return _result(directory, curriculum)
     if start:
         found = checkpoint_directory(directory.checkpoints, start)
         progress.note(f"Train: going on from step {start} of {curriculum.steps} ({found})")
-    _check_batches(curriculum, config)
+    steps, obstacle = _steps_of_mesh(config, curriculum, asked)
+    if config.evaluation.times:
+        evaluation_shape(config, curriculum)  # refused now, not when the step has compiled
+    if obstacle is not None and processes.is_first:
+        logger.warning("%s: %s", directory.path, obstacle)
     ensure_devices(config.mesh.devices, processes.count)
     mesh = make_mesh(**vars(config.mesh))
     _, readers = processes.reader(config.mesh)
@@ -187,6 +194,8 @@ def train(
         task.advance(start)
         loop.go(steps, state, batches, compiler, task.advance)
     processes.wait("the run's end")
+    if steps != asked and processes.is_first:
+        logger.warning("%s: stopped before step %d: %s", directory.path, steps.stop, obstacle)
     return _result(directory, curriculum)
 
 
@@ -224,16 +233,32 @@ def _saved_state(
     return step, saved
 
 
-def _check_batches(curriculum: Curriculum, config: TrainConfig) -> None:
-    mesh = config.mesh
-    parts = mesh.replica * mesh.data * mesh.expert * config.microbatches
-    for segment in curriculum.segments:
-        if segment.batch_size % parts:
-            raise MarinError(
-                f"batches of {segment.batch_size} rows of {segment.seq_len} cannot be cut into "
-                f"{parts} equal parts (mesh {mesh.replica} x {mesh.data} x {mesh.expert}, "
-                f"{config.microbatches} microbatches); change the mesh or the batch size"
+def _steps_of_mesh(
+    config: TrainConfig, curriculum: Curriculum, steps: range
+) -> tuple[range, str | None]:
+    """Those of `steps` that come before the first batch of the run that this mesh cannot cut, and
+    what is to be done there; None if it can cut all that are left.
+
+    Raises:
+      MarinError: it cannot cut the first batch of `steps`.
+    """
+    first = 0
+    for count, rows, seq_len in curriculum.shapes_before(curriculum.steps):
+        if first + count > steps.start and rows % config.parts:
+            mesh = config.mesh
+            cannot = (
+                f"batches of {rows} rows of {seq_len} cannot be cut into {config.parts} equal "
+                f"parts (mesh {mesh.replica} x {mesh.data} x {mesh.expert}, "
+                f"{config.microbatches} microbatches)"
             )
+            if first <= steps.start:
+                raise MarinError(f"{cannot}; change the mesh, the microbatches or the batch size")
+            return range(steps.start, min(steps.stop, first)), (
+                f"from step {first} on {cannot}; the run stops there with a checkpoint, go on with "
+                f"another mesh: marin train resume {config.run} --set mesh.data=N"
+            )
+        first += count
+    return steps, None
 
 
 def _result(directory: RunDirectory, curriculum: Curriculum) -> RunResult:
