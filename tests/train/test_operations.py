@@ -205,6 +205,17 @@ def test_a_branch_leaves_its_parent_untouched_and_decays_to_the_floor(run: Path)
         branch(run, at=11, cooldown=6)
 
 
+def test_a_branch_says_which_run_it_began_from_and_where(run: Path) -> None:
+    child = RunDirectory(branch(run, at=10, cooldown=10).run)
+    told = mirror_settings(RunDirectory(run).config(), RunDirectory(run), 20)
+    assert RunDirectory(run).parent() is None
+    assert "parent" not in told["config"]
+    shorten(child.path, to=16 * TOKENS)
+    assert child.parent() == {"run": str(run), "step": 10}
+    lineage = mirror_settings(child.config(), child, 10)["config"]["parent"]
+    assert lineage == {"run": run.name, "id": told["id"], "step": 10}
+
+
 def test_another_mixture_holds_from_the_newest_checkpoint_on(run: Path) -> None:
     old_source, old = opened(run)
     remix(run, specification=only(old_source, "c00q0"))

@@ -7,9 +7,10 @@ learning rate goes in a line from where it is to 5 % of its peak at the new end.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from marin.engine import Progress, Silent, check_output_root, make_folder
 from marin.errors import MarinError
@@ -138,7 +139,9 @@ def branch(
         with parent.metrics.open("rb") as history:
             child.metrics.write_bytes(history.read(saved["metrics_bytes"]))
         write_config(replace(config, run=target), partial)
-        result = _write_plan(child, curriculum, at, _legs(source, at, revised, progress))
+        legs = _legs(source, at, revised, progress)
+        lineage = {"run": str(parent.path.resolve()), "step": at}
+        result = _write_plan(child, curriculum, at, legs, lineage)
         partial.rename(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -196,12 +199,16 @@ def _legs(
 
 
 def _write_plan(
-    directory: RunDirectory, curriculum: Curriculum, step: int, legs: Sequence[Leg]
+    directory: RunDirectory,
+    curriculum: Curriculum,
+    step: int,
+    legs: Sequence[Leg],
+    parent: Mapping[str, Any] | None = None,
 ) -> Revised:
     """Makes the run read from `legs`, of which the last begins at `step`."""
     source = open_source(legs)
     revised = curriculum.revised(step, source.segments)
-    directory.write_plan(revised, source)
+    directory.write_plan(revised, source, parent)
     return Revised(directory.path, step, revised.steps, revised.tokens)
 
 

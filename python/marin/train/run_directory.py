@@ -1,6 +1,6 @@
 """The directory of a run: `config.toml`, `plan.json`, `metrics.jsonl`, `checkpoints/`, `wandb/`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -132,11 +132,19 @@ class RunDirectory:
         budget: int = self.plan().get("budget", curriculum.rate_tokens)
         return budget
 
-    def write_plan(self, curriculum: Curriculum, source: Source) -> None:
-        """Replaces `plan.json`; the budget stays."""
+    def parent(self) -> dict[str, Any] | None:
+        """Directory (`run`) and `step` that a branch began from; None for any other run."""
+        return self.plan().get("parent") if self._plan.is_file() else None
+
+    def write_plan(
+        self, curriculum: Curriculum, source: Source, parent: Mapping[str, Any] | None = None
+    ) -> None:
+        """Replaces `plan.json`; the budget stays, and so does the parent of a branch."""
+        parent = self.parent() or parent
         write_json(
             self._plan,
             {
+                **({} if parent is None else {"parent": dict(parent)}),
                 "budget": self.budget(curriculum),
                 "curriculum": curriculum.to_json(),
                 "legs": [leg.to_json() for leg in source.legs],
