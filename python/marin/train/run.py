@@ -17,7 +17,7 @@ from marin.engine import Progress, Silent
 from marin.errors import MarinError
 from marin.model import make_mesh
 from marin.model.count import train_flops_per_token
-from marin.train.checkpoint import Checkpoints, checkpoint_directory, complete_steps, read_state
+from marin.train.checkpoint import Checkpoints, checkpoint_directory, read_state
 from marin.train.compiler import compile_ahead, compiled_in
 from marin.train.config import TrainConfig
 from marin.train.curriculum import Curriculum
@@ -131,7 +131,7 @@ def train(
 
     def prepare() -> tuple[int, dict[str, Any]]:
         curriculum = directory.curriculum(config, source)
-        step, saved = _saved_state(directory.checkpoints, at, curriculum, source)
+        step, saved = _saved_state(directory, at, curriculum, source)
         check_length(directory.metrics, saved.get("metrics_bytes", 0))
         if step < curriculum.steps:
             source.read_whole(step)  # damage shows now, not when the step has compiled
@@ -176,6 +176,7 @@ def train(
         watch.recall(last_records(directory.metrics, logged, RECALLED))
         log = None
         if processes.is_first:
+            directory.undone_are_gone()
             write_config(config, directory.path)
             log = MetricsLog(directory.metrics, logged)
             stack.callback(log.close)
@@ -209,7 +210,7 @@ def _cost(config: TrainConfig, curriculum: Curriculum, mesh: Mesh) -> Cost:
 
 
 def _saved_state(
-    root: Path, at: int | None, curriculum: Curriculum, source: Source
+    directory: RunDirectory, at: int | None, curriculum: Curriculum, source: Source
 ) -> tuple[int, dict[str, Any]]:
     """The step to go on from and what its checkpoint says; a run without checkpoints starts at 0.
 
@@ -217,7 +218,7 @@ def _saved_state(
       MarinError: there is no complete checkpoint of step `at`, it is damaged, or its cursor is not
         on the plan of this run.
     """
-    steps = complete_steps(root)
+    root, steps = directory.checkpoints, directory.checkpoint_steps()
     if at is not None and at not in steps:
         raise MarinError(f"{root}: no complete checkpoint of step {at}; there are {steps}")
     if not steps:
@@ -265,7 +266,7 @@ def _result(directory: RunDirectory, curriculum: Curriculum) -> RunResult:
     records = read_metrics(directory.metrics)
     losses = [record["loss"] for record in records]
     tail = losses[-max(1, round(_TAIL * curriculum.steps)) :]
-    step = complete_steps(directory.checkpoints)[-1]
+    step = directory.checkpoint_steps()[-1]
     return RunResult(
         run=directory.path,
         steps=len(losses),
