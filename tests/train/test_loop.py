@@ -1,4 +1,4 @@
-"""The order in which a process starts steps and talks to the others, without devices."""
+"""The steps of one process, computed by a stand-in: their order, and what is said of them."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,12 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from support.training import CELLS, fake_source, tiny_model
+from support.training import CELLS, fake_source, rows, tiny_model
 
+from marin.model import make_mesh
 from marin.train.compiler import StepCompiler
 from marin.train.config import LogConfig, TrainConfig, WatchConfig
 from marin.train.curriculum import Curriculum, Segment
-from marin.train.data import ReadyBatch
+from marin.train.data import ReadyBatch, lay_out
 from marin.train.loop import Loop
 from marin.train.optimizer import GROUPS
 from marin.train.processes import Processes
@@ -47,9 +48,13 @@ def no_metrics() -> StepMetrics:
     return StepMetrics(**zeros | {f"{kind}_norm": norms for kind in ("grad", "update", "param")})
 
 
-def order_of(compiled: type[Future[Any]], run: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the second of two processes does, where its later steps are compiled so."""
+def go(
+    compiled: type[Future[Any]], run: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """What one of two processes does in which order, where its steps are compiled so; its records.
+    The batch of step `n` has the rows from 100 n to 100 n + 50."""
     done: list[str] = []
+    records: list[dict[str, Any]] = []
 
     def tell(self: Processes, answer: dict[str, Any]) -> dict[str, Any]:
         done.append("told")
@@ -76,22 +81,36 @@ def order_of(compiled: type[Future[Any]], run: Path, monkeypatch: pytest.MonkeyP
     cost = Cost({segment.seq_len: 1.0 for segment in SEGMENTS}, None)
     saved = {"unigram_loss": 1.0}
     source = fake_source(SEGMENTS)
-    loop = Loop(config, source, curriculum, checkpoints, None, cost, None, saved, watch)
+    log: Any = SimpleNamespace(write=records.append, sync=lambda: 0)
+    loop = Loop(config, source, curriculum, checkpoints, None, cost, log, saved, watch)
     batch: Any = None
     cells = jax.numpy.zeros(1)
-    batches = (ReadyBatch(step, batch, cells, 0) for step in range(curriculum.steps))
+    batches = (
+        ReadyBatch(step, batch, cells, 100 * step, 100 * step + 50)
+        for step in range(curriculum.steps)
+    )
     state: Any = {}
     with ThreadPoolExecutor(1) as pool:
         compiler = StepCompiler(futures, pool)
         loop.go(range(curriculum.steps), state, batches, compiler, lambda _: None)
-    return done
+    return done, records
 
 
 def test_processes_talk_before_the_same_steps_whatever_they_have_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prompt, late = (order_of(kind, tmp_path, monkeypatch) for kind in (Future, Late))
+    prompt, late = (go(kind, tmp_path, monkeypatch)[0] for kind in (Future, Late))
     assert prompt == late
     assert prompt.count("told") == 6
     switch = prompt.index("step of 64")
     assert prompt[:switch].count("told") == 3
+
+
+def test_the_rows_of_a_record_are_those_that_were_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, records = go(Future, tmp_path, monkeypatch)
+    read = [(record["first_row"], record["next_row"]) for record in records]
+    assert read == [(100 * step, 100 * step + 50) for step in range(6)]
+    ready = lay_out(rows(0, np.arange(16, 24), 32), make_mesh(), 1)
+    assert (ready.first_row, ready.next_row) == (16, 24)

@@ -39,10 +39,11 @@ from marin.train.watch import Watch
 
 @dataclass(frozen=True)
 class _Started:
-    """A step that the devices work on; seconds that the loop waited before it could start."""
+    """A step that the devices work on: the first row that was read for it and the one after the
+    last, and seconds that the loop waited before it could start."""
 
     plan: StepPlan
-    first_row: int
+    rows: tuple[int, int]
     metrics: StepMetrics
     data: float
     compile: float
@@ -109,7 +110,7 @@ class Loop:
             compile_seconds = time.perf_counter() - asked
             state, metrics = compiled(state, ready.batch, ready.cells, constants_of(plan))
             waits = (data_seconds, compile_seconds, checkpoint_seconds)
-            started = _Started(plan, ready.first_row, metrics, *waits)
+            started = _Started(plan, (ready.first_row, ready.next_row), metrics, *waits)
             if before is not None:
                 self._finish(before, advance)
             before, checkpoint_seconds = started, 0.0
@@ -146,7 +147,7 @@ class Loop:
             evaluation=self._clock - now,
         )
         self._cells.add(np.asarray(metrics.cell_rows), plan.segment.seq_len)
-        record = step_record(plan, started.first_row, metrics, timings, self._cost) | values
+        record = step_record(plan, started.rows, metrics, timings, self._cost) | values
         record["transport"] = self._config.model.transport
         if plan.step == 0:
             record["unigram_loss"] = self._unigram
