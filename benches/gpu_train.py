@@ -93,6 +93,7 @@ def bench(report: Report, profile: Path | None) -> None:
     start = time.perf_counter()
     step = compile_step(trainee, rows, length, cells=1)
     report.line("marin", "train d768: compilation", time.perf_counter() - start, "s")
+    report.line("marin", "train d768: memory of the step as compiled", _memory_of(step), "bytes")
     state = trainee.initial(0)
     parts = _time_of_parts(trainee, state, rows_of(0, rows, length, config.vocab))
     losses, seconds = [], []
@@ -117,6 +118,14 @@ def bench(report: Report, profile: Path | None) -> None:
         report.line("marin", "train d768: peak memory of the whole script", peak, "bytes")
         print(f"  peak memory {peak / 2**30:.1f} GiB")
     print(f"  loss {losses[0]:.3f} -> {losses[-1]:.3f} in {STEPS} steps")
+
+
+def _memory_of(step: Any) -> int:
+    """Bytes that a compiled step holds at once by the compiler's account: state, batch, what is
+    between, and results that do not take the place of the donated state."""
+    sizes = step.memory_analysis()
+    held: int = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
+    return held + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
 
 
 def _time_of_parts(trainee: Any, state: Any, batch: Batch) -> dict[str, float]:

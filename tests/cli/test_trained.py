@@ -179,7 +179,7 @@ def test_a_run_goes_on_with_the_mixture_of_a_file(run: Path, tmp_path: Path) -> 
     plan = json.loads((changed / "plan.json").read_text())
     mixture = plan["schedule"]["revisions"][0]["specification"] | {"name": "another"}
     (tmp_path / "mixture.json").write_text(json.dumps(mixture))
-    mixed = ("--mixture", str(tmp_path / "mixture.json"))
+    mixed = ("--mixture", str(tmp_path / "mixture.json"), "--at", "3")
     answer = invoke("train", "remix", str(changed), *mixed)
     assert answer == {"run": str(changed), "step": 3, "steps": 12, "tokens": 12 * 4 * 64}
     after = json.loads((changed / "plan.json").read_text())

@@ -7,14 +7,17 @@ import subprocess
 import sys
 import sysconfig
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
 from marin.engine import write_manifest
 from marin.errors import MarinError
+from marin.mixture import Schedule
 from marin.pipelines.quickstart import QuickstartConfig, make_schedule, run
 
 FILES = 260
@@ -63,6 +66,33 @@ def test_every_step_is_logged_and_both_switches_show(answer: dict[str, Any]) -> 
     switch = next(r["tokens"] for r in records if r["phase"] == "anneal")
     assert abs(switch / answer["tokens"] - 0.8) < 0.1
     assert answer["final_loss"] < records[0]["loss"]
+
+
+def test_the_order_and_count_of_data_are_those_of_the_plan(answer: dict[str, Any]) -> None:
+    """Across the switch of row length and that of the mixture, to the last row of each cell."""
+    records = metrics(answer)
+    plan = json.loads((Path(answer["run"]) / "plan.json").read_text())
+    schedule = Schedule.from_json(plan["schedule"])
+    assert records[0]["first_row"] == 0
+    assert all(one["next_row"] == other["first_row"] for one, other in pairwise(records))
+    assert records[-1]["next_row"] == schedule.rows
+    for record in records:
+        planned_run = schedule.run_at(record["step"])
+        assert record["seq_len"] == planned_run.seq_len
+        assert record["phase"] == planned_run.phase
+    counted = [record for record in records if "cells" in record]
+    assert {record["phase"] for record in counted} == {"main", "anneal"}
+    assert {record["seq_len"] for record in counted} == {512, 1024}
+    for record in counted:
+        planned = np.zeros(len(schedule.cells), np.int64)
+        for stage in schedule.row_stages:
+            first, end = (
+                min(row, record["next_row"])
+                for row in (stage.first_row, stage.first_row + stage.rows)
+            )
+            planned += (schedule.order.counts(end) - schedule.order.counts(first)) * stage.seq_len
+        assert record["cells"] == dict(zip(schedule.cells, planned.tolist(), strict=True))
+    assert sum(records[-1]["cells"].values()) == records[-1]["tokens"]
 
 
 def test_duplicates_are_removed_and_their_kept_twins_stay(

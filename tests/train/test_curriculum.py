@@ -2,6 +2,7 @@
 
 import json
 from itertools import pairwise
+from math import log
 
 import pytest
 from hypothesis import given, settings
@@ -30,6 +31,15 @@ def test_qk_scale_grows_at_extensions_alone() -> None:
     assert plan.at(49).qk_scale == 1.0
     assert plan.at(50).qk_scale == pytest.approx(1 + 0.1 * 0.6931471805599453)
     assert plan.at(99).qk_scale == plan.at(50).qk_scale
+
+
+def test_shorter_rows_keep_the_qk_scale_until_longer_ones_than_ever_come() -> None:
+    lengths = (4_096, 65_536, 4_096, 65_536, 131_072)
+    plan = Curriculum.plan([Segment(1, 8, length, "one") for length in lengths], hidden=128)
+    long = 1 + 0.1 * log(16)
+    longest = long * (1 + 0.1 * log(2))
+    scales = [plan.at(step).qk_scale for step in range(plan.steps)]
+    assert scales == pytest.approx([1.0, long, long, long, longest])
 
 
 def steps(count: int) -> list[Segment]:

@@ -21,7 +21,7 @@ from tokenizers.trainers import BpeTrainer
 
 from marin.errors import MarinError
 from marin.model import Batch, make_mesh
-from marin.train.config import EvaluationConfig, TrainConfig
+from marin.train.config import EvaluationConfig, MeshShape, TrainConfig
 from marin.train.curriculum import Curriculum, Segment
 from marin.train.evaluation import (
     Evaluator,
@@ -205,3 +205,13 @@ def test_drops_are_counted_past_32_bits() -> None:
     trainee = take_apart(tiny_model(), make_mesh(devices=jax.devices()[:1]))
     compiled = compile_evaluation(trainee, 2, 16, None)
     assert compiled.out_info.assigned.shape == compiled.out_info.dropped.shape == (2,)
+
+
+def test_a_batch_that_the_mesh_can_cut_is_evaluated(tmp_path: Path) -> None:
+    ramp = (Segment(10, 2, 512, "a"), Segment(10, 8, 512, "a"), Segment(10, 4, 1024, "a"))
+    plan = Curriculum.plan(ramp, 16)
+    config = TrainConfig(Path("shards"), Path("run"), tiny_model(), MeshShape(expert=4))
+    assert evaluation_shape(config, plan) == (8, 512)
+    with pytest.raises(MarinError, match=r"evaluation: batches of 4 rows of 1024 .* into 8"):
+        longer = EvaluationConfig(seq_len=1024)
+        evaluation_shape(replace(config, evaluation=longer, microbatches=2), plan)

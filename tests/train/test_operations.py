@@ -12,6 +12,7 @@ from support.packing import write_store
 from support.training import tiny_model
 
 from marin.engine import write_manifest
+from marin.engine.lock import LOCK_NAME
 from marin.errors import MarinError
 from marin.mixture import Schedule, Specification, constant_batches, tilted
 from marin.packing import PlanConfig, ShardConfig, pack, packed_as, plan
@@ -124,7 +125,7 @@ def files(directory: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in directory.rglob("*")
-        if path.is_file()
+        if path.is_file() and path.name != LOCK_NAME
     }
 
 
@@ -205,6 +206,17 @@ def test_a_branch_leaves_its_parent_untouched_and_decays_to_the_floor(run: Path)
         branch(run, at=11, cooldown=6)
 
 
+def test_a_branch_says_which_run_it_began_from_and_where(run: Path) -> None:
+    child = RunDirectory(branch(run, at=10, cooldown=10).run)
+    told = mirror_settings(RunDirectory(run).config(), RunDirectory(run), 20)
+    assert RunDirectory(run).parent() is None
+    assert "parent" not in told["config"]
+    shorten(child.path, to=16 * TOKENS)
+    assert child.parent() == {"run": str(run), "step": 10}
+    lineage = mirror_settings(child.config(), child, 10)["config"]["parent"]
+    assert lineage == {"run": run.name, "id": told["id"], "step": 10}
+
+
 def test_another_mixture_holds_from_the_newest_checkpoint_on(run: Path) -> None:
     old_source, old = opened(run)
     remix(run, specification=only(old_source, "c00q0"))
@@ -253,6 +265,40 @@ def test_a_run_that_went_back_before_its_change_can_be_changed_there(run: Path) 
     source, _ = opened(run)
     assert [leg.step for leg in source.legs] == [0, 10]
     assert_read_as_planned(run, old, 10)
+
+
+@pytest.mark.parametrize("change", ["shorten", "remix"])
+def test_a_change_may_begin_at_an_older_checkpoint_and_undoes_what_came_after(
+    run: Path, change: str
+) -> None:
+    old, _ = opened(run)
+    before = files(run)
+    if change == "shorten":
+        changed = shorten(run, to=32 * TOKENS, at=10)
+    else:
+        changed = remix(run, specification=only(old, "c00q0"), at=10)
+    assert changed.step == 10
+    assert files(run) == before | {"plan.json": (run / "plan.json").read_bytes()}
+    assert_read_as_planned(run, old, 10)
+    with pytest.raises(MarinError, match=r"no complete checkpoint of step 20; there are \[10\]"):
+        branch(run, at=20, cooldown=6)
+    with pytest.raises(MarinError, match=r"no complete checkpoint of step 20; there are \[10\]"):
+        resume(run, at=20)
+    assert shorten(run, to=31 * TOKENS).step == 10  # the newest that counts
+    go_back(run, to=10)  # killed before the plan says that they are gone
+    assert RunDirectory(run).checkpoint_steps() == [10]
+    assert_read_as_planned(run, old, 10)
+
+
+def test_a_change_at_a_damaged_checkpoint_gives_nothing_up(run: Path) -> None:
+    state = run / "checkpoints" / "step-00000010" / "state.json"
+    state.write_bytes(state.read_bytes().replace(b"10", b"11", 1))
+    before = files(run)
+    with pytest.raises(MarinError, match=r"state\.json.*is damaged"):
+        shorten(run, to=32 * TOKENS, at=10)
+    with pytest.raises(MarinError, match=r"no complete checkpoint of step 15; there are"):
+        shorten(run, to=32 * TOKENS, at=15)
+    assert files(run) == before
 
 
 def test_a_run_without_a_checkpoint_is_changed_from_its_first_step_on(run: Path) -> None:

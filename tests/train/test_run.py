@@ -11,12 +11,14 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from support.packing import make_schedule, write_store
 from support.training import DROPPING, fake_source, tiny_model, write_held_out
 
 from marin.dispatch import Local
 from marin.engine import Progress, Silent, write_manifest
 from marin.errors import MarinError
 from marin.model import Batch, make_mesh
+from marin.packing import pack, plan
 from marin.train.checkpoint import Checkpoints, complete_steps
 from marin.train.config import (
     CheckpointConfig,
@@ -30,8 +32,10 @@ from marin.train.curriculum import Segment
 from marin.train.edge import write_config
 from marin.train.evaluation import held_out_rows
 from marin.train.metrics import read_metrics
+from marin.train.operations import shorten
 from marin.train.rates import compute_scaled_rates
-from marin.train.run import RunResult, train
+from marin.train.run import RunResult, resume, train
+from marin.train.run import run as start
 from marin.train.run_directory import RunDirectory
 from marin.train.state import fill_named, named_arrays, take_apart
 
@@ -177,6 +181,33 @@ def test_batches_that_the_mesh_cannot_cut_are_refused(tmp_path: Path) -> None:
         go(tmp_path, microbatches=4)
 
 
+def test_a_mesh_trains_up_to_the_batches_that_it_cannot_cut_and_another_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    segments = (Segment(1, 4, 32, "a"), Segment(2, 8, 32, "a"), Segment(1, 4, 32, "b"))
+
+    def on(devices: int, **changes: object) -> RunResult:
+        changes |= {"model": tiny_model(), "evaluation": EvaluationConfig(times=0)}
+        made = config(tmp_path, mesh=MeshShape(expert=devices), **changes)
+        source = fake_source(segments)
+        return train(made, source, RunDirectory(tmp_path), progress=Silent())
+
+    with pytest.raises(MarinError, match="batches of 4 rows of 32 cannot be cut into 8"):
+        on(8)
+    assert on(4, stop_at=1).steps == 1
+    assert caplog.messages == []
+    stopped = on(8)  # batches that are trained no longer matter
+    assert (stopped.complete, stopped.steps, stopped.checkpoint.name) == (False, 3, "step-00000003")
+    says = f"{tmp_path}: from step 3 on batches of 4 rows of 32 cannot be cut into 8 equal parts"
+    warned, ended = caplog.messages
+    assert warned.startswith(says)
+    assert f"marin train resume {tmp_path} --set mesh" in warned
+    assert ended.startswith(f"{tmp_path}: stopped before step 3: from step 3 on batches of 4 rows")
+    with pytest.raises(MarinError, match="batches of 4 rows of 32 cannot be cut into 8"):
+        on(8)
+    assert on(4).complete
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -198,6 +229,26 @@ def test_a_run_that_is_refused_is_as_it_was(
     with pytest.raises(MarinError, match=said):
         train(config(run, **changes), source, RunDirectory(run), at=first, progress=Silent())
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_run_that_is_changed_at_an_older_checkpoint_goes_on_from_there(tmp_path: Path) -> None:
+    store = write_store(tmp_path, {"c00q0": [40] * 90})
+    schedule = make_schedule({"c00q0": 1.0}, [(0.0, 32, 4)], 10 * 4 * 32)
+    shards = pack(plan(store, schedule, tmp_path), tmp_path)
+    run = tmp_path / "run"
+    once = {"evaluation": EvaluationConfig(times=0), "checkpoint": CheckpointConfig(2, keep=2)}
+    made = config(run, shards=shards, model=tiny_model(vocab=50_000), stop_at=4, **once)
+    start(made)
+    before = (run / "metrics.jsonl").read_bytes().splitlines()
+    shorten(run, to=9 * 4 * 32, at=2)
+    assert complete_steps(run / "checkpoints") == [2, 4]
+    assert (run / "metrics.jsonl").read_bytes().splitlines() == before
+    assert resume(run, settings=["stop_at=3"]).steps == 3
+    assert complete_steps(run / "checkpoints") == RunDirectory(run).checkpoint_steps() == [2, 3]
+    after = (run / "metrics.jsonl").read_bytes().splitlines()
+    assert len(after) == 3
+    assert after[:2] == before[:2]
+    assert RunDirectory(run).planned_curriculum().steps == 9
 
 
 def test_a_checkpoint_off_the_plan_is_refused(straight: RunResult, tmp_path: Path) -> None:

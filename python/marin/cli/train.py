@@ -48,6 +48,15 @@ Index = Annotated[int | None, typer.Option("--process", help="This process, from
 Distributed = Annotated[
     bool, typer.Option("--distributed", help="One of several processes, as the cluster says.")
 ]
+ChangedAt = Annotated[
+    int | None,
+    typer.Option(
+        "--at",
+        metavar="STEP",
+        help="Change from this step's checkpoint on, not the newest; what was trained after it is "
+        "dropped when the run goes on.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
@@ -104,13 +113,14 @@ def resume(
 def shorten(
     run: Annotated[Path, typer.Argument(help="Directory of the run; it must not be training.")],
     to: Annotated[int, typer.Option(help="Tokens of the whole run, those seen included.")],
+    at: ChangedAt = None,
     force: Annotated[bool, typer.Option("--force", help="Cut more than 25 % in all.")] = False,
     json_output: Json = False,
 ) -> None:
     """End a run earlier: the rate decays to the same floor, phases and row lengths move along."""
     from marin.train import shorten as shorten_run
 
-    changed = shorten_run(run, to=to, force=force, progress=progress_for(json_output))
+    changed = shorten_run(run, to=to, at=at, force=force, progress=progress_for(json_output))
     _print_revised(changed, json_output)
 
 
@@ -144,14 +154,15 @@ def remix(
     normalize: Annotated[
         bool, typer.Option("--normalize", help="Scale the weights of each phase to sum to one.")
     ] = False,
+    at: ChangedAt = None,
     json_output: Json = False,
 ) -> None:
-    """Go on with another mixture from the newest checkpoint on."""
+    """Go on with another mixture from the newest checkpoint on, or from that of step --at."""
     from marin.mixture import load
     from marin.train import remix as remix_run
 
     specification = load(str(mixture), normalize=normalize)
-    changed = remix_run(run, specification=specification, progress=progress_for(json_output))
+    changed = remix_run(run, specification=specification, at=at, progress=progress_for(json_output))
     _print_revised(changed, json_output)
 
 

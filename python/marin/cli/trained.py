@@ -31,13 +31,13 @@ def load_trained(run: Path, at: int | None) -> Trained:
       MarinError: not a run, no such checkpoint, or a damaged one.
     """
     from marin.model import make_mesh
-    from marin.train.checkpoint import Checkpoints, complete_steps, read_state
+    from marin.train.checkpoint import Checkpoints, read_state
     from marin.train.run_directory import RunDirectory
     from marin.train.state import fill_named, named_arrays, take_apart
 
     directory = RunDirectory(run)
     config = directory.config()
-    steps = complete_steps(directory.checkpoints)
+    steps = directory.checkpoint_steps()
     step = at if at is not None else steps[-1] if steps else None
     if step not in steps:
         raise MarinError(f"{directory.checkpoints}: no complete checkpoint{_of(at)}; found {steps}")

@@ -30,12 +30,9 @@ class StepCompiler:
         """Compiles something else when the steps are ready."""
         return self._pool.submit(compile_other)
 
-    def is_ready(self, segment: Segment) -> bool:
-        return self._futures[_shape(segment)].done()
-
     def step(self, segment: Segment) -> CompiledStep:
         """The step for the batches of a segment; waits if it is still being compiled."""
-        return self._futures[_shape(segment)].result()
+        return self._futures[segment.shape].result()
 
 
 @contextmanager
@@ -59,7 +56,7 @@ def compile_ahead(
     trainee: Trainee, curriculum: Curriculum, steps: range, cells: int, microbatches: int
 ) -> Iterator[StepCompiler]:
     """Starts to compile the steps that `steps` of the curriculum need, in their order."""
-    shapes = dict.fromkeys(_shape(segment) for segment in curriculum.segments_of(steps))
+    shapes = dict.fromkeys(segment.shape for segment in curriculum.segments_of(steps))
     pool = ThreadPoolExecutor(1, thread_name_prefix="compile")
     try:
         futures = {
@@ -69,7 +66,3 @@ def compile_ahead(
         yield StepCompiler(futures, pool)
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _shape(segment: Segment) -> Shape:
-    return segment.batch_size, segment.seq_len

@@ -144,6 +144,12 @@ class TrainConfig:
                     f"watch.stop_on: no rule {rule!r}; expected some of {', '.join(RULES)}"
                 )
 
+    @property
+    def parts(self) -> int:
+        """Equal parts into which every batch is cut."""
+        mesh = self.mesh
+        return mesh.replica * mesh.data * mesh.expert * self.microbatches
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values: absolute paths as strings, nothing that is None."""
         plain: dict[str, Any] = _plain(asdict(self))

@@ -33,6 +33,11 @@ class Segment:
     def batch_tokens(self) -> int:
         return self.batch_size * self.seq_len
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows of a batch and their length: what a step is compiled for."""
+        return self.batch_size, self.seq_len
+
 
 @dataclass(frozen=True)
 class StepPlan:
@@ -150,10 +155,9 @@ class Curriculum:
             count = min(segment.steps, step - first)
             if count <= 0:
                 break
-            shape = (segment.batch_size, segment.seq_len)
-            if runs and runs[-1][1:] == shape:
+            if runs and runs[-1][1:] == segment.shape:
                 count += runs.pop()[0]
-            runs.append((count, *shape))
+            runs.append((count, *segment.shape))
         return runs
 
     def batches_before(self, step: int) -> list[tuple[int, int]]:
@@ -170,11 +174,13 @@ class Curriculum:
         return low + (high - low) * (tokens - start) / (end - start)
 
     def qk_scale(self, index: int) -> float:
-        """Product of `1 + X ln(new / old)` over the extensions up to segment `index`."""
-        lengths = [segment.seq_len for segment in self.segments[: index + 1]]
-        return prod(
-            1 + self.qk_extension * log(new / old) for old, new in pairwise(lengths) if new != old
-        )
+        """Product of `1 + X ln(new / old)` over the extensions up to segment `index`.
+
+        An extension goes beyond the longest rows so far (`old`). Rows that are shorter than those
+        keep the scale that their weights were trained with.
+        """
+        longest = accumulate((segment.seq_len for segment in self.segments[: index + 1]), max)
+        return prod(1 + self.qk_extension * log(new / old) for old, new in pairwise(longest))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

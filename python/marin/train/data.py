@@ -19,12 +19,17 @@ _AHEAD = 2  # batches ready before they are asked for
 
 @dataclass(frozen=True)
 class ReadyBatch:
-    """One global batch laid out over the mesh; `first_row` is the first global row read here."""
+    """One global batch laid out over the mesh.
+
+    `first_row` is the first global row that was read here and `next_row` the one after the last;
+    of several readers, the one after as many rows for each of them.
+    """
 
     step: int
     batch: Batch
     cells: jax.Array
     first_row: int
+    next_row: int
 
 
 @contextmanager
@@ -79,7 +84,8 @@ def lay_out(host: HostBatch, mesh: Mesh, readers: int) -> ReadyBatch:
         loss_mask=spread(host.loss_mask),
     )
     cells = spread(host.cells.astype(np.int32))
-    return ReadyBatch(host.step, batch, cells, int(host.row_ids[0]))
+    first, last = int(host.row_ids[0]), int(host.row_ids[-1])
+    return ReadyBatch(host.step, batch, cells, first, first + (last + 1 - first) * readers)
 
 
 def _put(ready: "queue.Queue[Any]", item: Any, stop: threading.Event) -> None:

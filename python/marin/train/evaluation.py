@@ -186,13 +186,25 @@ def evaluation_of(
 
 
 def evaluation_shape(config: TrainConfig, curriculum: Curriculum) -> tuple[int, int]:
-    """Rows that are evaluated at a time, and their length: those of a microbatch."""
-    wanted = config.evaluation.seq_len
-    for segment in curriculum.segments:
-        if wanted in (None, segment.seq_len):
-            return segment.batch_size // config.microbatches, segment.seq_len
-    lengths = sorted({segment.seq_len for segment in curriculum.segments})
-    raise MarinError(f"evaluation.seq_len = {wanted}: the run has rows of {lengths}; name one")
+    """Rows that are evaluated at a time, and their length: those of a microbatch, the first of the
+    run whose batch this mesh can cut.
+
+    Raises:
+      MarinError: the run has no rows of that length, or none of their batches can be cut.
+    """
+    wanted = config.evaluation.seq_len or curriculum.segments[0].seq_len
+    sizes = [s.batch_size for s in curriculum.segments if s.seq_len == wanted]
+    if not sizes:
+        lengths = sorted({segment.seq_len for segment in curriculum.segments})
+        raise MarinError(f"evaluation.seq_len = {wanted}: the run has rows of {lengths}; name one")
+    for size in sizes:
+        if size % config.parts == 0:
+            return size // config.microbatches, wanted
+    raise MarinError(
+        f"evaluation: batches of {sizes[0]} rows of {wanted} cannot be cut into {config.parts} "
+        "equal parts; change the mesh, or evaluate with other rows of the run "
+        "(evaluation.seq_len) or not at all (evaluation.times=0)"
+    )
 
 
 def find_tokenizer(folder: Path, wanted: str) -> Path | None:

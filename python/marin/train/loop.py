@@ -2,7 +2,8 @@
 
 The main thread takes a ready batch and starts a step; everything slow (reading ahead, compiling the
 next row length, writing checkpoints, W&B) happens beside it. A step's numbers are looked at only
-after the next one has been started, so the devices never wait for the host.
+after the next one has been started, so the devices never wait for the host; except before a batch
+of another shape, whose step may still be compiling.
 """
 
 import time
@@ -38,10 +39,11 @@ from marin.train.watch import Watch
 
 @dataclass(frozen=True)
 class _Started:
-    """A step that the devices work on; seconds that the loop waited before it could start."""
+    """A step that the devices work on: the first row that was read for it and the one after the
+    last, and seconds that the loop waited before it could start."""
 
     plan: StepPlan
-    first_row: int
+    rows: tuple[int, int]
     metrics: StepMetrics
     data: float
     compile: float
@@ -98,7 +100,9 @@ class Loop:
             asked = time.perf_counter()
             ready = next(batches)
             data_seconds = time.perf_counter() - asked
-            if before is not None and not compiler.is_ready(plan.segment):
+            # By the plan, not by whether this process has compiled: the watch may talk to the other
+            # processes over the devices, and all are to do so before the same step.
+            if before is not None and before.plan.segment.shape != plan.segment.shape:
                 self._finish(before, advance)
                 before = None
             asked = time.perf_counter()
@@ -106,7 +110,7 @@ class Loop:
             compile_seconds = time.perf_counter() - asked
             state, metrics = compiled(state, ready.batch, ready.cells, constants_of(plan))
             waits = (data_seconds, compile_seconds, checkpoint_seconds)
-            started = _Started(plan, ready.first_row, metrics, *waits)
+            started = _Started(plan, (ready.first_row, ready.next_row), metrics, *waits)
             if before is not None:
                 self._finish(before, advance)
             before, checkpoint_seconds = started, 0.0
@@ -143,7 +147,7 @@ class Loop:
             evaluation=self._clock - now,
         )
         self._cells.add(np.asarray(metrics.cell_rows), plan.segment.seq_len)
-        record = step_record(plan, started.first_row, metrics, timings, self._cost) | values
+        record = step_record(plan, started.rows, metrics, timings, self._cost) | values
         record["transport"] = self._config.model.transport
         if plan.step == 0:
             record["unigram_loss"] = self._unigram

@@ -4,12 +4,16 @@ Each makes a revised schedule, in which everything before the step stays as it w
 it, and adds a leg to the run: steps before the change are read from the old shards, later ones from
 the new. A change made before at that step or a later one is replaced. Where the end moves, the
 learning rate goes in a line from where it is to 5 % of its peak at the new end.
+
+A change is one replacement of `plan.json`. What was trained after its step is still there then, but
+no longer counts: the next start drops it.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from marin.engine import Progress, Silent, check_output_root, make_folder
 from marin.errors import MarinError
@@ -41,28 +45,35 @@ class Revised:
 
 
 def shorten(
-    path: Path, *, to: int, force: bool = False, progress: Progress | None = None
+    path: Path,
+    *,
+    to: int,
+    at: int | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
 ) -> Revised:
-    """Ends the run in `path` at `to` tokens instead, from its newest checkpoint on.
+    """Ends the run in `path` at `to` tokens instead, from the checkpoint of step `at` on (default:
+    its newest); what was trained after that is dropped when it goes on.
 
     Phase boundary and row length switches move with the horizon, being fractions of it.
 
     Raises:
-      MarinError: the run is being trained or complete; `to` is not between the tokens seen and the
-        old horizon, or cuts more than 25 % of what the run was first planned for without `force`.
-        A branch was first planned for the tokens up to the end of its cooldown.
+      MarinError: the run is being trained or complete; there is no checkpoint of step `at`, or it
+        is damaged; `to` is not between the tokens seen by then and the old horizon, or cuts more
+        than 25 % of what the run was first planned for without `force`. A branch was first
+        planned for the tokens up to the end of its cooldown.
     """
     directory = RunDirectory(path)
     config = directory.config()
     with directory.locked():
         source = open_source(directory.legs(config))
         curriculum = directory.curriculum(config, source)
-        step = _newest(directory, curriculum)
+        step = _step_of_change(directory, curriculum, at)
         seen = _tokens_at(curriculum, step)
         if not seen < to < curriculum.tokens:
             raise MarinError(
-                f"{path}: shorten to {to} tokens, expected between {seen} (its newest checkpoint, "
-                f"step {step}) and {curriculum.tokens} (its horizon)"
+                f"{path}: shorten to {to} tokens, expected between {seen} (its checkpoint of step "
+                f"{step}) and {curriculum.tokens} (its horizon)"
             )
         budget = directory.budget(curriculum)
         if to < (1 - MAX_SHORTENING) * budget and not force:
@@ -74,19 +85,26 @@ def shorten(
         return _revise(directory, source, curriculum, step, schedule, progress)
 
 
-def remix(path: Path, *, specification: Specification, progress: Progress | None = None) -> Revised:
-    """Trains with another mixture from the newest checkpoint of the run in `path` on, to the same
-    end.
+def remix(
+    path: Path,
+    *,
+    specification: Specification,
+    at: int | None = None,
+    progress: Progress | None = None,
+) -> Revised:
+    """Trains with another mixture, to the same end, from the checkpoint of step `at` of the run in
+    `path` on (default: its newest); what was trained after that is dropped when it goes on.
 
     Raises:
-      MarinError: the run is being trained or complete, or the mixture does not fit its store.
+      MarinError: the run is being trained or complete; there is no checkpoint of step `at`, or it
+        is damaged; the mixture does not fit its store.
     """
     directory = RunDirectory(path)
     config = directory.config()
     with directory.locked():
         source = open_source(directory.legs(config))
         curriculum = directory.curriculum(config, source)
-        step = _newest(directory, curriculum)
+        step = _step_of_change(directory, curriculum, at)
         planned = Schedule.from_json(source.schedule)
         schedule = planned.revised(step, specification=specification, horizon=planned.horizon)
         return _revise(directory, source, curriculum, step, schedule, progress)
@@ -117,13 +135,7 @@ def branch(
     check_output_root(target)
     source = open_source(parent.legs(config))
     curriculum = parent.curriculum(config, source)
-    if at not in complete_steps(parent.checkpoints):
-        raise MarinError(
-            f"{path}: no complete checkpoint of step {at}; there are "
-            f"{complete_steps(parent.checkpoints)}"
-        )
-    saved = read_state(parent.checkpoints, at)
-    check_length(parent.metrics, saved["metrics_bytes"])
+    saved = _checkpoint(parent, at)
     segment = curriculum.at(at - 1).segment
     horizon = _tokens_at(curriculum, at) + cooldown * segment.batch_tokens
     schedule = Schedule.from_json(source.schedule)
@@ -138,7 +150,9 @@ def branch(
         with parent.metrics.open("rb") as history:
             child.metrics.write_bytes(history.read(saved["metrics_bytes"]))
         write_config(replace(config, run=target), partial)
-        result = _write_plan(child, curriculum, at, _legs(source, at, revised, progress))
+        legs = _legs(source, at, revised, progress)
+        lineage = {"run": str(parent.path.resolve()), "step": at}
+        result = _write_plan(child, curriculum, at, legs, lineage)
         partial.rename(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -196,12 +210,16 @@ def _legs(
 
 
 def _write_plan(
-    directory: RunDirectory, curriculum: Curriculum, step: int, legs: Sequence[Leg]
+    directory: RunDirectory,
+    curriculum: Curriculum,
+    step: int,
+    legs: Sequence[Leg],
+    parent: Mapping[str, Any] | None = None,
 ) -> Revised:
     """Makes the run read from `legs`, of which the last begins at `step`."""
     source = open_source(legs)
     revised = curriculum.revised(step, source.segments)
-    directory.write_plan(revised, source)
+    directory.write_plan(revised, source, parent=parent, undone_after=step)
     return Revised(directory.path, step, revised.steps, revised.tokens)
 
 
@@ -216,16 +234,36 @@ def _stages_of_branch(schedule: Schedule, at: int, horizon: int, seq_len: int) -
     return (Stage(0.0, seq_len, tokens // seq_len),)
 
 
-def _newest(directory: RunDirectory, curriculum: Curriculum) -> int:
-    """The newest checkpoint's step, which is not the last one of the run: 0 without any."""
-    steps = complete_steps(directory.checkpoints)
-    step = steps[-1] if steps else 0
+def _step_of_change(directory: RunDirectory, curriculum: Curriculum, at: int | None) -> int:
+    """`at`, or the newest checkpoint's step, which is not the last one of the run: 0 without
+    any."""
+    if at is not None:
+        _checkpoint(directory, at)  # later ones are given up for it
+    steps = directory.checkpoint_steps()
+    step = at if at is not None else steps[-1] if steps else 0
     if step == curriculum.steps:
         raise MarinError(
             f"{directory.path}: complete after {step} steps and {curriculum.tokens} tokens, so "
-            "nothing of it can be changed; marin train branch starts from an older checkpoint"
+            "nothing is left to change; go back to an older checkpoint with --at, or start from "
+            "one with marin train branch"
         )
     return step
+
+
+def _checkpoint(directory: RunDirectory, at: int) -> dict[str, Any]:
+    """What the checkpoint of step `at` says.
+
+    Raises:
+      MarinError: there is none, it is damaged, or the metrics up to it are not there.
+    """
+    steps = directory.checkpoint_steps()
+    if at not in steps:
+        raise MarinError(
+            f"{directory.path}: no complete checkpoint of step {at}; there are {steps}"
+        )
+    saved = read_state(directory.checkpoints, at)
+    check_length(directory.metrics, saved["metrics_bytes"])
+    return saved
 
 
 def _tokens_at(curriculum: Curriculum, step: int) -> int:

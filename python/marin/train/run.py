@@ -4,6 +4,7 @@ It goes on from its newest complete checkpoint and ends with the same bits as a 
 stopped.
 """
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,14 +17,14 @@ from marin.engine import Progress, Silent
 from marin.errors import MarinError
 from marin.model import make_mesh
 from marin.model.count import train_flops_per_token
-from marin.train.checkpoint import Checkpoints, checkpoint_directory, complete_steps, read_state
+from marin.train.checkpoint import Checkpoints, checkpoint_directory, read_state
 from marin.train.compiler import compile_ahead, compiled_in
 from marin.train.config import TrainConfig
 from marin.train.curriculum import Curriculum
 from marin.train.data import feed
 from marin.train.devices import ensure_devices, peak_flops
 from marin.train.edge import write_config
-from marin.train.evaluation import evaluation_of
+from marin.train.evaluation import evaluation_of, evaluation_shape
 from marin.train.loop import Loop
 from marin.train.metrics import MetricsLog, check_length, last_records, read_metrics
 from marin.train.processes import ALONE, Processes
@@ -36,6 +37,8 @@ from marin.train.wandb_mirror import WandbMirror, mirror_settings
 from marin.train.watch import RECALLED, Watch
 
 _TAIL = 0.05  # share of the steps whose mean loss is reported beside the last one
+
+logger = logging.getLogger("marin.train")
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def train(
 
     def prepare() -> tuple[int, dict[str, Any]]:
         curriculum = directory.curriculum(config, source)
-        step, saved = _saved_state(directory.checkpoints, at, curriculum, source)
+        step, saved = _saved_state(directory, at, curriculum, source)
         check_length(directory.metrics, saved.get("metrics_bytes", 0))
         if step < curriculum.steps:
             source.read_whole(step)  # damage shows now, not when the step has compiled
@@ -136,13 +139,17 @@ def train(
 
     start, saved = processes.from_first(prepare)
     curriculum = directory.curriculum(config, source)
-    steps = range(start, min(curriculum.steps, config.stop_at or curriculum.steps))
-    if not steps:
+    asked = range(start, min(curriculum.steps, config.stop_at or curriculum.steps))
+    if not asked:
         return _result(directory, curriculum)
     if start:
         found = checkpoint_directory(directory.checkpoints, start)
         progress.note(f"Train: going on from step {start} of {curriculum.steps} ({found})")
-    _check_batches(curriculum, config)
+    steps, obstacle = _steps_of_mesh(config, curriculum, asked)
+    if config.evaluation.times:
+        evaluation_shape(config, curriculum)  # refused now, not when the step has compiled
+    if obstacle is not None and processes.is_first:
+        logger.warning("%s: %s", directory.path, obstacle)
     ensure_devices(config.mesh.devices, processes.count)
     mesh = make_mesh(**vars(config.mesh))
     _, readers = processes.reader(config.mesh)
@@ -169,6 +176,7 @@ def train(
         watch.recall(last_records(directory.metrics, logged, RECALLED))
         log = None
         if processes.is_first:
+            directory.undone_are_gone()
             write_config(config, directory.path)
             log = MetricsLog(directory.metrics, logged)
             stack.callback(log.close)
@@ -187,6 +195,8 @@ def train(
         task.advance(start)
         loop.go(steps, state, batches, compiler, task.advance)
     processes.wait("the run's end")
+    if steps != asked and processes.is_first:
+        logger.warning("%s: stopped before step %d: %s", directory.path, steps.stop, obstacle)
     return _result(directory, curriculum)
 
 
@@ -200,7 +210,7 @@ def _cost(config: TrainConfig, curriculum: Curriculum, mesh: Mesh) -> Cost:
 
 
 def _saved_state(
-    root: Path, at: int | None, curriculum: Curriculum, source: Source
+    directory: RunDirectory, at: int | None, curriculum: Curriculum, source: Source
 ) -> tuple[int, dict[str, Any]]:
     """The step to go on from and what its checkpoint says; a run without checkpoints starts at 0.
 
@@ -208,7 +218,7 @@ def _saved_state(
       MarinError: there is no complete checkpoint of step `at`, it is damaged, or its cursor is not
         on the plan of this run.
     """
-    steps = complete_steps(root)
+    root, steps = directory.checkpoints, directory.checkpoint_steps()
     if at is not None and at not in steps:
         raise MarinError(f"{root}: no complete checkpoint of step {at}; there are {steps}")
     if not steps:
@@ -224,23 +234,39 @@ def _saved_state(
     return step, saved
 
 
-def _check_batches(curriculum: Curriculum, config: TrainConfig) -> None:
-    mesh = config.mesh
-    parts = mesh.replica * mesh.data * mesh.expert * config.microbatches
-    for segment in curriculum.segments:
-        if segment.batch_size % parts:
-            raise MarinError(
-                f"batches of {segment.batch_size} rows of {segment.seq_len} cannot be cut into "
-                f"{parts} equal parts (mesh {mesh.replica} x {mesh.data} x {mesh.expert}, "
-                f"{config.microbatches} microbatches); change the mesh or the batch size"
+def _steps_of_mesh(
+    config: TrainConfig, curriculum: Curriculum, steps: range
+) -> tuple[range, str | None]:
+    """Those of `steps` that come before the first batch of the run that this mesh cannot cut, and
+    what is to be done there; None if it can cut all that are left.
+
+    Raises:
+      MarinError: it cannot cut the first batch of `steps`.
+    """
+    first = 0
+    for count, rows, seq_len in curriculum.shapes_before(curriculum.steps):
+        if first + count > steps.start and rows % config.parts:
+            mesh = config.mesh
+            cannot = (
+                f"batches of {rows} rows of {seq_len} cannot be cut into {config.parts} equal "
+                f"parts (mesh {mesh.replica} x {mesh.data} x {mesh.expert}, "
+                f"{config.microbatches} microbatches)"
             )
+            if first <= steps.start:
+                raise MarinError(f"{cannot}; change the mesh, the microbatches or the batch size")
+            return range(steps.start, min(steps.stop, first)), (
+                f"from step {first} on {cannot}; the run stops there with a checkpoint, go on with "
+                f"another mesh: marin train resume {config.run} --set mesh.data=N"
+            )
+        first += count
+    return steps, None
 
 
 def _result(directory: RunDirectory, curriculum: Curriculum) -> RunResult:
     records = read_metrics(directory.metrics)
     losses = [record["loss"] for record in records]
     tail = losses[-max(1, round(_TAIL * curriculum.steps)) :]
-    step = complete_steps(directory.checkpoints)[-1]
+    step = directory.checkpoint_steps()[-1]
     return RunResult(
         run=directory.path,
         steps=len(losses),

@@ -1,6 +1,6 @@
 """The directory of a run: `config.toml`, `plan.json`, `metrics.jsonl`, `checkpoints/`, `wandb/`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from marin.engine import check_output_root, make_folder, read_json, write_json
 from marin.engine.files import PARTIAL_PREFIX
 from marin.engine.lock import LOCK_NAME, held
 from marin.errors import MarinError
+from marin.train.checkpoint import complete_steps
 from marin.train.config import TrainConfig
 from marin.train.curriculum import Curriculum
 from marin.train.edge import CONFIG_NAME, load_config, write_config
@@ -132,11 +133,40 @@ class RunDirectory:
         budget: int = self.plan().get("budget", curriculum.rate_tokens)
         return budget
 
-    def write_plan(self, curriculum: Curriculum, source: Source) -> None:
-        """Replaces `plan.json`; the budget stays."""
+    def parent(self) -> dict[str, Any] | None:
+        """Directory (`run`) and `step` that a branch began from; None for any other run."""
+        return self.plan().get("parent") if self._plan.is_file() else None
+
+    def checkpoint_steps(self) -> list[int]:
+        """Steps of the complete checkpoints, without those that a change of the plan undid."""
+        steps = complete_steps(self.checkpoints)
+        last = self.plan().get("undone_after") if self._plan.is_file() else None
+        return [step for step in steps if last is None or step <= last]
+
+    def undone_are_gone(self) -> None:
+        """Every checkpoint that is there counts again: those that were undone have been removed."""
+        plan = self.plan()
+        if plan.pop("undone_after", None) is not None:
+            write_json(self._plan, plan)
+
+    def write_plan(
+        self,
+        curriculum: Curriculum,
+        source: Source,
+        *,
+        parent: Mapping[str, Any] | None = None,
+        undone_after: int | None = None,
+    ) -> None:
+        """Replaces `plan.json`; the budget stays, and so does the parent of a branch.
+
+        Checkpoints after step `undone_after` no longer count; the next start removes them.
+        """
+        parent = self.parent() or parent
         write_json(
             self._plan,
             {
+                **({} if parent is None else {"parent": dict(parent)}),
+                **({} if undone_after is None else {"undone_after": undone_after}),
                 "budget": self.budget(curriculum),
                 "curriculum": curriculum.to_json(),
                 "legs": [leg.to_json() for leg in source.legs],

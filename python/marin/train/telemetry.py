@@ -36,11 +36,11 @@ class Cost:
 
 
 def step_record(
-    plan: StepPlan, first_row: int, metrics: StepMetrics, timings: Timings, cost: Cost
+    plan: StepPlan, rows: tuple[int, int], metrics: StepMetrics, timings: Timings, cost: Cost
 ) -> dict[str, Any]:
     """The scalars of a step; `metrics` holds NumPy arrays. Counts are exact: 64-bit sums.
 
-    `first_row` is the row that was read first, not the one that the plan says.
+    `rows` are the row that was read first and the one after the last, not those of the plan.
     """
     assigned, sender, receiver, lost = (
         int(counts.sum(dtype=np.int64))
@@ -56,8 +56,8 @@ def step_record(
     record: dict[str, Any] = {
         "step": plan.step,
         "tokens": plan.tokens_after,
-        "first_row": first_row,
-        "next_row": first_row + segment.batch_size,
+        "first_row": rows[0],
+        "next_row": rows[1],
         "seq_len": segment.seq_len,
         "batch_size": segment.batch_size,
         "phase": segment.phase,

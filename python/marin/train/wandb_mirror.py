@@ -78,12 +78,12 @@ def mirror_settings(config: TrainConfig, directory: RunDirectory, start: int) ->
     plan, plain = directory.plan(), config.to_dict()
     return {
         # The same directory is the same W&B run, however often it is gone on with.
-        "id": hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest(),
+        "id": _id(path),
         "name": path.name,
         "group": path.parent.name,
         "project": config.log.project,
         # With the plan, what W&B keeps of a run is a rung of a ladder by itself.
-        "config": plain | {"plan": plan},
+        "config": plain | {"plan": plan} | _lineage(directory.parent()),
         "start": start,
         # While this stays, a step that is trained again is equal to the last bit.
         "history": fingerprint(
@@ -94,6 +94,18 @@ def mirror_settings(config: TrainConfig, directory: RunDirectory, start: int) ->
             }
         ),
     }
+
+
+def _id(run: Path) -> str:
+    return hashlib.blake2b(str(run).encode(), digest_size=8).hexdigest()
+
+
+def _lineage(parent: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The W&B run that a branch began from, and at which step."""
+    if parent is None:
+        return {}
+    run = Path(parent["run"])
+    return {"parent": {"run": run.name, "id": _id(run), "step": parent["step"]}}
 
 
 def mirror_environment(environment: Mapping[str, str]) -> dict[str, str]:
