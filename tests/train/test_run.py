@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
@@ -151,6 +152,35 @@ def test_a_complete_run_is_returned_as_it_is(straight: RunResult) -> None:
     before = straight.metrics.read_bytes()
     assert go(straight.run) == straight
     assert straight.metrics.read_bytes() == before
+
+
+def test_the_mirror_is_looked_after_at_checkpoints_and_when_the_run_is_complete(
+    straight: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = []
+
+    class Mirror:
+        def __init__(self, run: Path, settings: dict[str, object]) -> None:
+            called.append(("start", settings["start"]))
+
+        def check(self) -> None:
+            called.append(("check", None))
+
+        def close(self) -> None:
+            called.append(("close", None))
+
+    def catch_up(run: Path, settings: dict[str, object]) -> None:
+        called.append(("catch up", settings["start"]))
+
+    module = sys.modules["marin.train.run"]
+    monkeypatch.setattr(module, "WandbMirror", Mirror)
+    monkeypatch.setattr(module, "catch_up", catch_up)
+    go(tmp_path / "run", stop_at=4, log=LogConfig(), evaluation=EvaluationConfig(times=0))
+    go(straight.run, log=LogConfig())
+    go(straight.run)
+    assert called == [
+        ("start", 0), ("check", None), ("check", None), ("close", None), ("catch up", 10),
+    ]  # fmt: skip
 
 
 def test_a_directory_of_another_run_is_refused_by_the_key_that_differs(tmp_path: Path) -> None:

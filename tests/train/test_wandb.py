@@ -8,7 +8,7 @@ import pytest
 
 from marin.train import wandb_mirror
 from marin.train.metrics import MetricsLog
-from marin.train.wandb_mirror import WandbMirror, mirror_environment
+from marin.train.wandb_mirror import WandbMirror, catch_up, mirror_environment
 
 SETTINGS = {"id": "a", "project": "p", "group": "g", "name": "n", "config": {}}
 SETTINGS |= {"start": 0, "history": "one"}
@@ -23,6 +23,7 @@ class Run:
     def finish(self): pass
 def init(dir, id, name, notes="", **_):
     if os.environ.get("STAND_IN_HANGS"): time.sleep(1000)
+    if os.path.exists(os.path.join(dir, "down")): raise TimeoutError("W&B is down")
     with open(os.path.join(dir, id + ".name"), "w") as file: file.write(name + ": " + notes)
     return Run(os.path.join(dir, id + ".jsonl"))
 """
@@ -97,6 +98,64 @@ def test_a_hanging_wandb_delays_neither_steps_nor_the_end(
     assert time.perf_counter() - begin < 2
     log.close()
     assert not mirror.close()
+
+
+def wait_for_end(mirror: WandbMirror) -> None:
+    assert mirror._process is not None
+    mirror._process.wait(30)
+
+
+def test_a_worker_that_ends_is_started_again_and_misses_no_step(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (run / "down").touch()
+    log = MetricsLog(run / "metrics.jsonl")
+    mirror = WandbMirror(run, SETTINGS)
+    mirror.check()
+    assert caplog.text == ""
+    for step in range(3):
+        log.write({"step": step, "loss": 3.0})
+        wait_for_end(mirror)
+        if step == 2:
+            (run / "down").unlink()
+        mirror.check()
+    log.close()
+    assert mirror.close()
+    assert [step for step, _ in read(run / "a.jsonl")] == [0, 1, 2]
+    assert caplog.text.count("the W&B mirror ended with status 1 and is started again") == 1
+    assert "W&B is down" in (run / "wandb" / "mirror.log").read_text()
+
+
+def test_a_worker_that_always_ends_is_given_up_and_the_run_says_what_to_do(
+    run: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wandb_mirror, "_RESTARTS", 1)
+    (run / "down").touch()
+    (run / "metrics.jsonl").touch()
+    mirror = WandbMirror(run, SETTINGS)
+    for _ in range(2):
+        wait_for_end(mirror)
+        mirror.check()
+    mirror.check()
+    assert not mirror.close()
+    assert caplog.text.count("goes on without W&B, whose mirror ended again") == 1
+    assert f"`marin train resume {run}` sends it what is missing" in caplog.text
+
+
+def test_a_run_that_is_complete_sends_what_wandb_lacks_and_only_that(run: Path) -> None:
+    (run / "down").touch()
+    log = MetricsLog(run / "metrics.jsonl")
+    mirror = WandbMirror(run, SETTINGS)
+    for step in range(4):
+        log.write({"step": step, "loss": 3.0})
+    log.close()
+    assert not mirror.close()
+    (run / "down").unlink()
+    catch_up(run, {**SETTINGS, "start": 4})
+    assert [step for step, _ in read(run / "a.jsonl")] == [0, 1, 2, 3]
+    (run / "wandb" / "order.json").unlink()
+    catch_up(run, {**SETTINGS, "start": 4})
+    assert not (run / "wandb" / "order.json").exists()
 
 
 @pytest.mark.parametrize("init", ["raise ImportError('broken')", "import time; time.sleep(1000)"])

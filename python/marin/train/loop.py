@@ -33,6 +33,7 @@ from marin.train.telemetry import (
     step_record,
 )
 from marin.train.trace import Trace
+from marin.train.wandb_mirror import WandbMirror
 from marin.train.watch import Watch
 
 
@@ -64,6 +65,7 @@ class Loop:
         evaluator: Evaluator | None,
         cost: Cost,
         log: MetricsLog | None,
+        mirror: WandbMirror | None,
         saved: dict[str, Any],
         watch: Watch,
     ) -> None:
@@ -74,6 +76,7 @@ class Loop:
         self._evaluator = evaluator
         self._cost = cost
         self._log = log
+        self._mirror = mirror
         self._cells = CellTokens(source.cells, saved.get("cells", {}))
         self._unigram = float(saved["unigram_loss"])
         self._watch = watch
@@ -170,6 +173,8 @@ class Loop:
 
     def _save(self, step: int, state: TrainState) -> None:
         """Starts a checkpoint; every record up to it is on disk before it can be complete."""
+        if self._mirror is not None:
+            self._mirror.check()
         self._checkpoints.save(
             step,
             named_arrays(state),

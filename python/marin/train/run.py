@@ -32,7 +32,7 @@ from marin.train.source import Source, check_files, check_vocab, first_leg, open
 from marin.train.state import fill_named, named_arrays, take_apart
 from marin.train.telemetry import Cost, cursor_of
 from marin.train.unigram import unigram_loss
-from marin.train.wandb_mirror import WandbMirror, mirror_settings
+from marin.train.wandb_mirror import WandbMirror, catch_up, mirror_settings
 from marin.train.watch import RECALLED, Watch
 
 _TAIL = 0.05  # share of the steps whose mean loss is reported beside the last one
@@ -138,6 +138,8 @@ def train(
     curriculum = directory.curriculum(config, source)
     steps = range(start, min(curriculum.steps, config.stop_at or curriculum.steps))
     if not steps:
+        if processes.is_first and config.log.wandb:
+            catch_up(directory.path, mirror_settings(config, directory, start))
         return _result(directory, curriculum)
     if start:
         found = checkpoint_directory(directory.checkpoints, start)
@@ -167,7 +169,7 @@ def train(
         checkpoints.sweep(after=start)
         logged = saved.get("metrics_bytes", 0)
         watch.recall(last_records(directory.metrics, logged, RECALLED))
-        log = None
+        log, mirror = None, None
         if processes.is_first:
             write_config(config, directory.path)
             log = MetricsLog(directory.metrics, logged)
@@ -182,7 +184,9 @@ def train(
                 lambda: unigram_loss(source.read_whole, curriculum.steps, config.model.vocab)
             )
         cost = _cost(config, curriculum, mesh)
-        loop = Loop(config, source, curriculum, checkpoints, evaluator, cost, log, saved, watch)
+        loop = Loop(
+            config, source, curriculum, checkpoints, evaluator, cost, log, mirror, saved, watch
+        )
         task = stack.enter_context(progress.task("Train", total=curriculum.steps))
         task.advance(start)
         loop.go(steps, state, batches, compiler, task.advance)

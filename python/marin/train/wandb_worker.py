@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+PLACE_NAME = "mirror.json"
 POLL_SECONDS = 0.5
 _NUMBERS = ("nan", "inf", "-inf")
 
@@ -24,7 +25,7 @@ def main() -> None:
     import wandb
 
     order = json.loads(Path(sys.argv[1]).read_text())
-    path = Path(order["run"], "wandb", "mirror.json")
+    path = Path(order["run"], "wandb", PLACE_NAME)
     place = _place(order, json.loads(path.read_text()) if path.is_file() else {})
     session = wandb.init(
         dir=order["run"],
