@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -96,6 +97,33 @@ def test_a_run_report_shows_evaluations_and_the_mixture_beside_its_target(tmp_pa
     assert "in the first 3 steps" in html
     assert cell not in html
     assert domain not in html
+
+
+def test_a_long_run_is_drawn_from_some_of_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["marin.report.metrics"], "_DRAWN", 10)
+    lines = [record(step) for step in range(1, 101)]
+    lines[33]["alarms"] = [{"rule": "drops", "message": "many"}]
+    lines[55]["eval/loss_micro"] = 4.0
+    for line in lines[77:]:
+        line["seq_len"] = 1024
+    for line in lines[::7]:
+        line |= {"cells": {"a": line["step"]}, "time/checkpoint": 0.5}
+    for line in lines[97:]:
+        del line["expert_load"]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    kept = read_metrics(tmp_path)
+    steps = [line["step"] for line in kept]
+    special = {34, 56, 78, 97, 99, 100}  # 97 has the last loads, 99 the last cells
+    assert steps == sorted({*range(1, 101, 10), *special})
+    for key in ("assigned", "dropped_receiver", "time/checkpoint"):
+        assert sum(line.get(key, 0) for line in kept) == sum(line.get(key, 0) for line in lines)
+    assert [line["step"] for line in kept if "cells" in line] == [99]
+    by_step = {line["step"]: line for line in kept}
+    assert by_step[97]["expert_load"] == [[0.5, 0.5], [0.4, 0.6]]
+    assert by_step[91]["expert_load"] == [pytest.approx([0.45, 0.55])]
+    assert "rows of 1,024" in write_run_report(tmp_path).read_text()
 
 
 def test_a_matrix_of_two_layers_has_whole_numbers_on_its_axes() -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from marin.train import wandb_mirror
+from marin.train import wandb_mirror, wandb_worker
 from marin.train.metrics import MetricsLog
 from marin.train.wandb_mirror import WandbMirror, catch_up, mirror_environment
 
 SETTINGS = {"id": "a", "project": "p", "group": "g", "name": "n", "config": {}}
-SETTINGS |= {"start": 0, "history": "one"}
+SETTINGS |= {"start": 0, "offset": 0, "history": "one"}
 STAND_IN = """
 import json, os, time
 def Settings(**_): return None
@@ -44,8 +44,10 @@ def go(run: Path, start: int, stop: int, history: str = "one", loss: float = 3.0
     """Trains steps `start` to `stop`, of which the metrics file may hold some already."""
     path = run / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    log = MetricsLog(path, sum(map(len, lines[:start])))
-    mirror = WandbMirror(run, {**SETTINGS, "start": start, "history": history})
+    offset = sum(map(len, lines[:start]))
+    log = MetricsLog(path, offset)
+    place = {"start": start, "offset": offset, "history": history}
+    mirror = WandbMirror(run, {**SETTINGS, **place})
     for step in range(start, stop):
         log.write({"step": step, "loss": loss, "cells": {"a": 1}, "expert_load": [[0.5, 0.5]]})
     log.close()
@@ -63,6 +65,36 @@ def test_the_mirror_logs_every_step_once_over_a_restart(run: Path) -> None:
     assert [step for step, _ in logged] == list(range(6))
     expected = {"loss": 3.0, "cells/a": 1, "expert_load/0": {"histogram": [0.5, 0.5]}}
     assert all(values == expected for _, values in logged)
+
+
+def test_the_mirror_reads_no_more_than_it_has_to(run: Path) -> None:
+    go(run, 0, 4)
+    path = run / "metrics.jsonl"
+    length = path.read_bytes().index(b"\n") + 1
+    with path.open("r+b") as file:
+        file.write(b"x" * (length - 1))  # a worker that read it would fail
+    catch_up(run, {**SETTINGS, "start": 9})
+    go(run, 2, 6, loss=2.25)  # the lines of other lengths
+    go(run, 6, 8)
+    assert [step for step, _ in read(run / "a.jsonl")] == list(range(8))
+
+
+def test_a_chunk_of_lines_ends_with_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wandb_worker, "_CHUNK_BYTES", 100)
+    path = tmp_path / "metrics.jsonl"
+    lines = [json.dumps({"step": step, "x": "x" * 60}) + "\n" for step in range(5)]
+    path.write_text("".join(lines) + '{"step": 5')
+    chunks = []
+    with path.open("rb") as metrics:
+        while records := wandb_worker._new_records(metrics):
+            chunks.append(records)
+    assert [record["step"] for chunk in chunks for _, record in chunk] == list(range(5))
+    assert [offset for chunk in chunks for offset, _ in chunk] == [
+        step * len(lines[0]) for step in range(5)
+    ]
+    assert max(map(len, chunks)) == 2
 
 
 def test_steps_that_are_trained_again_with_other_data_begin_another_wandb_run(run: Path) -> None:

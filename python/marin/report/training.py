@@ -1,38 +1,18 @@
 """The training part of a report, from `metrics.jsonl` alone."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from marin.engine import read_json_lines
-from marin.errors import MarinError
 from marin.report import charts
 from marin.report.data import add_mixture
+from marin.report.metrics import read_metrics
 from marin.report.page import Page, Section
 
 Metrics = Sequence[Mapping[str, Any]]
 
-_LOG = logging.getLogger(__name__)
 _DOMAINS_DRAWN = 12  # lines that one plot can tell apart
-
-
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The records of a run in the order of steps; a half-written last line is left out with a
-    warning.
-
-    Raises:
-      MarinError: there is no `metrics.jsonl`, it holds no step, or a complete line is no JSON
-        object.
-    """
-    path = run / "metrics.jsonl"
-    records, cut = read_json_lines(path)
-    if not records:
-        raise MarinError(f"{path}: holds no step yet, so there is nothing to report")
-    if cut:
-        _LOG.warning("%s: line %d is cut and left out", path, len(records) + 1)
-    return records
 
 
 def column(metrics: Metrics, key: str) -> tuple[list[float], list[float]]:

@@ -7,12 +7,12 @@ steps that are trained again are logged once.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from marin.engine import read_json_lines
+from marin.engine import json_lines
 from marin.errors import MALFORMED, MarinError
 
 METRICS_NAME = "metrics.jsonl"
@@ -65,8 +65,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     Raises:
       MarinError: the file cannot be read, or a complete line is no JSON object.
     """
-    records, _ = read_json_lines(path)
-    return [{key: _number(value) for key, value in record.items()} for record in records]
+    return list(stream_metrics(path))
+
+
+def stream_metrics(path: Path) -> Iterator[dict[str, Any]]:
+    """`read_metrics`, one line after the other: those of a long run are gigabytes."""
+    for record in json_lines(path):
+        yield {key: _number(value) for key, value in record.items()}
 
 
 def last_records(path: Path, length: int, count: int) -> list[dict[str, Any]]:

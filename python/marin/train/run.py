@@ -4,6 +4,7 @@ It goes on from its newest complete checkpoint and ends with the same bits as a 
 stopped.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from marin.train.devices import ensure_devices, peak_flops
 from marin.train.edge import write_config
 from marin.train.evaluation import evaluation_of
 from marin.train.loop import Loop
-from marin.train.metrics import MetricsLog, check_length, last_records, read_metrics
+from marin.train.metrics import MetricsLog, check_length, last_records, stream_metrics
 from marin.train.processes import ALONE, Processes
 from marin.train.run_directory import RunDirectory
 from marin.train.source import Source, check_files, check_vocab, first_leg, open_source
@@ -135,12 +136,13 @@ def train(
         return step, saved
 
     start, saved = processes.from_first(prepare)
+    logged = saved.get("metrics_bytes", 0)
     curriculum = directory.curriculum(config, source)
     steps = range(start, min(curriculum.steps, config.stop_at or curriculum.steps))
     if not steps:
         if processes.is_first and config.log.wandb:
-            catch_up(directory.path, mirror_settings(config, directory, start))
-        return _result(directory, curriculum)
+            catch_up(directory.path, mirror_settings(config, directory, start, logged))
+        return _result(directory, curriculum, processes)
     if start:
         found = checkpoint_directory(directory.checkpoints, start)
         progress.note(f"Train: going on from step {start} of {curriculum.steps} ({found})")
@@ -167,7 +169,6 @@ def train(
             state = trainee.initial(config.seed)
         # What could be refused has been looked at: only now does the run change.
         checkpoints.sweep(after=start)
-        logged = saved.get("metrics_bytes", 0)
         watch.recall(last_records(directory.metrics, logged, RECALLED))
         log, mirror = None, None
         if processes.is_first:
@@ -175,7 +176,8 @@ def train(
             log = MetricsLog(directory.metrics, logged)
             stack.callback(log.close)
             if config.log.wandb:
-                mirror = WandbMirror(directory.path, mirror_settings(config, directory, start))
+                settings = mirror_settings(config, directory, start, logged)
+                mirror = WandbMirror(directory.path, settings)
                 stack.callback(mirror.close)
         batches = stack.enter_context(feed(source.read, steps, mesh, readers))
         if "unigram_loss" not in saved:
@@ -191,7 +193,7 @@ def train(
         task.advance(start)
         loop.go(steps, state, batches, compiler, task.advance)
     processes.wait("the run's end")
-    return _result(directory, curriculum)
+    return _result(directory, curriculum, processes)
 
 
 def _cost(config: TrainConfig, curriculum: Curriculum, mesh: Mesh) -> Cost:
@@ -240,19 +242,29 @@ def _check_batches(curriculum: Curriculum, config: TrainConfig) -> None:
             )
 
 
-def _result(directory: RunDirectory, curriculum: Curriculum) -> RunResult:
-    records = read_metrics(directory.metrics)
-    losses = [record["loss"] for record in records]
-    tail = losses[-max(1, round(_TAIL * curriculum.steps)) :]
+def _result(directory: RunDirectory, curriculum: Curriculum, processes: Processes) -> RunResult:
     step = complete_steps(directory.checkpoints)[-1]
     return RunResult(
         run=directory.path,
-        steps=len(losses),
-        tokens=records[-1]["tokens"],
         complete=step == curriculum.steps,
-        final_loss=losses[-1],
-        tail_loss=sum(tail) / len(tail),
-        unigram_loss=records[0]["unigram_loss"],
         metrics=directory.metrics,
         checkpoint=checkpoint_directory(directory.checkpoints, step),
+        **processes.from_first(lambda: _figures(directory.metrics, curriculum.steps)),
     )
+
+
+def _figures(metrics: Path, steps: int) -> dict[str, Any]:
+    """What the metrics say of a run of so many steps."""
+    losses: deque[float] = deque(maxlen=max(1, round(_TAIL * steps)))
+    first: dict[str, Any] | None = None
+    for record in stream_metrics(metrics):
+        first = first or record
+        losses.append(record["loss"])
+    assert first is not None
+    return {
+        "steps": record["step"] + 1,
+        "tokens": record["tokens"],
+        "final_loss": losses[-1],
+        "tail_loss": sum(losses) / len(losses),
+        "unigram_loss": first["unigram_loss"],
+    }

@@ -138,8 +138,11 @@ def _started(run: Path, settings: Mapping[str, Any]) -> "subprocess.Popen[bytes]
         )
 
 
-def mirror_settings(config: TrainConfig, directory: RunDirectory, start: int) -> dict[str, Any]:
-    """What W&B is told of a run that goes on from step `start`."""
+def mirror_settings(
+    config: TrainConfig, directory: RunDirectory, start: int, offset: int
+) -> dict[str, Any]:
+    """What W&B is told of a run that goes on from step `start`, whose line begins at byte `offset`
+    of the metrics."""
     path = directory.path.resolve()
     plan, plain = directory.plan(), config.to_dict()
     return {
@@ -151,6 +154,7 @@ def mirror_settings(config: TrainConfig, directory: RunDirectory, start: int) ->
         # With the plan, what W&B keeps of a run is a rung of a ladder by itself.
         "config": plain | {"plan": plan},
         "start": start,
+        "offset": offset,
         # While this stays, a step that is trained again is equal to the last bit.
         "history": fingerprint(
             {
