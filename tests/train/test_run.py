@@ -101,6 +101,13 @@ def test_a_run_follows_its_plan_and_learns(straight: RunResult) -> None:
     assert records[-1]["loss"] < records[0]["loss"]
     for layer in records[0]["expert_load"]:
         assert sum(layer) == pytest.approx(1, abs=1e-4)
+    for r in records:
+        parts = [r[f"time/{part}"] for part in ("compute", "data", "checkpoint")]
+        assert min(parts) >= 0
+        assert sum(parts) == pytest.approx(r["time/step"])
+    norms = records[-1]["router_bias_norm_by_layer"]
+    assert sum(norms) / len(norms) == pytest.approx(records[-1]["router_bias_norm"])
+    assert "router_bias_norm_by_layer" not in records[1]
 
 
 def test_evaluations_are_of_the_next_steps_weights_and_bias(straight: RunResult) -> None:

@@ -27,6 +27,7 @@ from marin.train.telemetry import (
     CellTokens,
     Cost,
     Timings,
+    bias_norm_by_layer,
     cursor_of,
     drops_by_layer,
     expert_load,
@@ -39,12 +40,11 @@ from marin.train.watch import Watch
 
 @dataclass(frozen=True)
 class _Started:
-    """A step that the devices work on; seconds that the loop waited before it could start."""
+    """A step that the devices work on; seconds that it waited for before it could start."""
 
     plan: StepPlan
     first_row: int
     metrics: StepMetrics
-    data: float
     compile: float
     checkpoint: float
 
@@ -81,6 +81,7 @@ class Loop:
         self._unigram = float(saved["unigram_loss"])
         self._watch = watch
         self._clock = time.perf_counter()
+        self._data_seconds = 0.0  # waited since then
 
     def go(
         self,
@@ -100,7 +101,7 @@ class Loop:
             plan = self._curriculum.at(step)
             asked = time.perf_counter()
             ready = next(batches)
-            data_seconds = time.perf_counter() - asked
+            self._data_seconds += time.perf_counter() - asked
             if before is not None and not compiler.is_ready(plan.segment):
                 self._finish(before, advance)
                 before = None
@@ -108,7 +109,7 @@ class Loop:
             compiled = compiler.step(plan.segment)
             compile_seconds = time.perf_counter() - asked
             state, metrics = compiled(state, ready.batch, ready.cells, constants_of(plan))
-            waits = (data_seconds, compile_seconds, checkpoint_seconds)
+            waits = (compile_seconds, checkpoint_seconds)
             started = _Started(plan, ready.first_row, metrics, *waits)
             if before is not None:
                 self._finish(before, advance)
@@ -140,11 +141,12 @@ class Loop:
         self._clock = time.perf_counter()
         timings = Timings(
             step=seconds,
-            data=started.data,
+            data=self._data_seconds,
             compile=started.compile,
             checkpoint=started.checkpoint,
             evaluation=self._clock - now,
         )
+        self._data_seconds = 0.0
         self._cells.add(np.asarray(metrics.cell_rows), plan.segment.seq_len)
         record = step_record(plan, started.first_row, metrics, timings, self._cost) | values
         record["transport"] = self._config.model.transport
@@ -158,6 +160,7 @@ class Loop:
             record["cells_target"] = self._targets(plan)
             record["expert_load"] = expert_load(metrics)
             record["drop_fraction_by_layer"] = drops_by_layer(metrics)
+            record["router_bias_norm_by_layer"] = bias_norm_by_layer(metrics)
         alarms = self._watch.look(record)
         if alarms:
             record["alarms"] = [alarm.to_json() for alarm in alarms]
