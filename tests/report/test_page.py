@@ -99,6 +99,38 @@ def test_a_run_report_shows_evaluations_and_the_mixture_beside_its_target(tmp_pa
     assert domain not in html
 
 
+def test_a_run_report_draws_all_that_a_run_logs(tmp_path: Path) -> None:
+    logged = {
+        "z_loss": 0.01, "qk_scale": 1.0, "update_norm/muonh": 0.5, "param_norm/adam": 2.0,
+        "mfu": 0.25, "weight_lost": 0.001, "router_bias_norm": 0.75,
+        "drop_fraction_by_layer": [0.0, 0.01], "router_bias_norm_by_layer": [0.5, 1.0],
+        "time/compute": 0.09, "time/checkpoint": 0.03, "time/evaluation": 2.0, "time/compile": 7.5,
+    }  # fmt: skip
+    captions = (
+        "beside that of the next token", "Norm of the update", "Norm of the parameters",
+        "Scale of the attention logits", "Tokens per second", "(MFU)", "combine weight",
+        "Norm of the router&#39;s bias, mean", "router&#39;s bias, by layer", "dropped, by stage",
+        "dropped, by layer", "Seconds of checkpoints, evaluations and compiling",
+    )  # fmt: skip
+    path = tmp_path / "metrics.jsonl"
+    lines = [record(step, **logged) for step in (1, 2, 3)]
+    alarm = {"rule": HOSTILE, "message": f"0.2 is more than {HOSTILE}"}
+    lines[1]["alarms"] = [alarm, {"rule": "finite", "message": "loss is nan"}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    html = write_run_report(tmp_path).read_text()
+    for caption in captions:
+        assert f"{caption}" in html, caption
+    assert "<b>25.0 %</b><span>MFU" in html
+    assert "<b>22.5</b><span>seconds of compile" in html
+    assert "<td>finite</td>\n<td>loss is nan</td>" in html
+    assert "0.2 is more than &lt;/pre&gt;" in html
+    assert "<script" not in html
+    path.write_text(json.dumps(record(1)) + "\n")  # logs none of it
+    html = write_run_report(tmp_path).read_text()
+    assert "No rule broken." in html
+    assert not [caption for caption in captions[:4] if caption in html]
+
+
 def test_a_long_run_is_drawn_from_some_of_its_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from marin.errors import MarinError
 _DRAWN = 2_000  # steps
 _ALWAYS = ("alarms", "eval/loss_micro", "unigram_loss")
 # What a record that is left out adds to the next that is kept, so that sums stay those of the run.
-SUMMED = (
+_SUMMED = (
     "assigned", "dropped_sender", "dropped_receiver",
     "time/checkpoint", "time/compile", "time/evaluation",
 )  # fmt: skip
@@ -28,7 +28,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     """The records of a run in the order of steps, at most about 2,000: of a longer run every n-th,
     the last one, and those with an evaluation, an alarm, or a switch of row length or phase.
 
-    A record also counts the assignments, drops and seconds (`SUMMED`) of those left out before it.
+    A record also counts the assignments, drops and seconds (`_SUMMED`) of those left out before it.
     Loads of experts are means over the layers, and tokens per cell are left out, but for the last
     record that has them. A half-written last line is left out with a warning.
 
@@ -52,7 +52,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
         special = index in whole or any(key in record for key in _ALWAYS) or switches
         before = record
         if index % stride and not special:
-            for key in SUMMED:
+            for key in _SUMMED:
                 left_out[key] = left_out.get(key, 0) + record.get(key, 0)
             continue
         for key, value in left_out.items():
