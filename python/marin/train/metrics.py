@@ -74,8 +74,11 @@ def stream_metrics(path: Path) -> Iterator[dict[str, Any]]:
         yield {key: _number(value) for key, value in record.items()}
 
 
-def last_records(path: Path, length: int, count: int) -> list[dict[str, Any]]:
-    """The last `count` of the lines that end within the first `length` bytes, read from the end.
+def last_records(
+    path: Path, length: int, count: int, key: str | None = None
+) -> list[dict[str, Any]]:
+    """The last `count` of the lines that end within the first `length` bytes, read from the end,
+    and before them those that have `key`, for which the whole file is read.
 
     Raises:
       MarinError: one of them is no JSON object.
@@ -86,15 +89,28 @@ def last_records(path: Path, length: int, count: int) -> list[dict[str, Any]]:
         start = max(0, length - count * _LONGEST_LINE)
         file.seek(start)
         lines = file.read(length - start).splitlines()
-    whole = lines[1:] if start else lines
+    whole = (lines[1:] if start else lines)[-count:]
+    if key is not None:
+        whole = [*_lines_with(path, length - sum(len(line) + 1 for line in whole), key), *whole]
     try:
-        parsed = [json.loads(line) for line in whole[-count:]]
+        parsed = [json.loads(line) for line in whole]
         return [{key: _number(value) for key, value in line.items()} for line in parsed]
     except MALFORMED as error:
         raise MarinError(
             f"{path}: a line before byte {length:,} is no JSON object ({error}); restore the file "
             "or start a new run"
         ) from None
+
+
+def _lines_with(path: Path, length: int, key: str) -> Iterator[bytes]:
+    needle = json.dumps(key).encode() + b":"
+    with path.open("rb") as file:
+        for line in file:
+            length -= len(line)
+            if length < 0:
+                return
+            if needle in line:
+                yield line
 
 
 def plain(value: Any) -> Any:

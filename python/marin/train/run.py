@@ -150,7 +150,7 @@ def train(
     ensure_devices(config.mesh.devices, processes.count)
     mesh = make_mesh(**vars(config.mesh))
     _, readers = processes.reader(config.mesh)
-    watch = Watch(config.watch, processes)
+    watch = Watch(config.watch, processes, steps=curriculum.steps)
     trainee = take_apart(config.model, mesh)
     with ExitStack() as stack:
         stack.enter_context(compiled_in(directory.path / "compiled"))
@@ -169,7 +169,7 @@ def train(
             state = trainee.initial(config.seed)
         # What could be refused has been looked at: only now does the run change.
         checkpoints.sweep(after=start)
-        watch.recall(last_records(directory.metrics, logged, RECALLED))
+        watch.recall(last_records(directory.metrics, logged, RECALLED, watch.seldom))
         log, mirror = None, None
         if processes.is_first:
             write_config(config, directory.path)
