@@ -114,6 +114,7 @@ def test_a_run_report_draws_all_that_a_run_logs(tmp_path: Path) -> None:
     )  # fmt: skip
     path = tmp_path / "metrics.jsonl"
     lines = [record(step, **logged) for step in (1, 2, 3)]
+    lines.append(record(4, **logged | {"time/compile": 2e-5}))  # only asked whether it is ready
     alarm = {"rule": HOSTILE, "message": f"0.2 is more than {HOSTILE}"}
     lines[1]["alarms"] = [alarm, {"rule": "finite", "message": "loss is nan"}]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -17,6 +17,7 @@ Metrics = Sequence[Mapping[str, Any]]
 
 _DOMAINS_DRAWN = 12  # lines that one plot can tell apart
 _ALARMS_SHOWN = 200
+_NOTICED = 0.01  # of a step's time
 
 
 def column(metrics: Metrics, key: str) -> tuple[list[float], list[float]]:
@@ -142,7 +143,7 @@ def _add_time(section: Section, steps: Metrics, events: dict[str, float]) -> Non
         events, y="seconds", log=True,
     )  # fmt: skip
     rare = {
-        part: column([r for r in steps if r.get(f"time/{part}", 0) > 0], f"time/{part}")
+        part: column([r for r in steps if _takes_time(r, f"time/{part}")], f"time/{part}")
         for part in ("checkpoint", "evaluation", "compile")
     }
     for part, (_, seconds) in rare.items():
@@ -279,6 +280,11 @@ def _share(steps: Metrics, key: str) -> tuple[list[float], list[float]]:
     """Steps and the share of their assignments that `key` counts."""
     found = [record for record in steps if key in record and record.get("assigned")]
     return [float(r["step"]) for r in found], [r[key] / r["assigned"] for r in found]
+
+
+def _takes_time(record: Mapping[str, Any], key: str) -> bool:
+    """Whether it is more than asking for it took, which every step does."""
+    return bool(record.get(key, 0) > _NOTICED * record.get("time/step", 0))
 
 
 def _group(steps: Metrics, prefix: str) -> charts.Series:
