@@ -11,11 +11,16 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from support.compilation import quick_flags
+
+import marin.model
+import marin.train
+from marin.train.config import RULES, TrainConfig, WatchConfig
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs"
@@ -112,6 +117,19 @@ def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
     for page in PAGES.rglob("*.md"):
         assert str(page.relative_to(PAGES)) in navigation
+
+
+def test_every_part_of_a_runs_configuration_is_in_the_reference() -> None:
+    parts = [kind for kind in get_type_hints(TrainConfig).values() if is_dataclass(kind)]
+    assert WatchConfig in parts
+    public = {*marin.model.__all__, *marin.train.__all__}
+    assert {kind.__name__ for kind in parts} <= public
+
+
+def test_the_page_on_training_names_every_rule_and_limit_of_the_watch() -> None:
+    text = (PAGES / "parts" / "train.md").read_text()
+    for name in [*RULES, *(f"watch.{field.name}" for field in fields(WatchConfig)), "--profile"]:
+        assert f"`{name}`" in text or f" {name} " in text, name
 
 
 def test_tables_of_results_hold_what_the_files_hold() -> None:

@@ -9,7 +9,7 @@ import pytest
 from support.malformed import BAD, DEEP, mutations, refusal
 
 from marin.bench.compare import compare, history, read_results
-from marin.engine import read_json_lines, read_manifest
+from marin.engine import read_manifest
 from marin.errors import MarinError
 from marin.ladder.grid import read_rungs
 from marin.ladder.history import read_history
@@ -108,7 +108,7 @@ def test_metrics_that_are_no_objects_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     for text in ("5\n", "null\n", "[]\n", '"x"\n', DEEP + "\n", "{\n"):
         path.write_text(text)
-        for read in (read_json_lines, read_metrics, lambda p: last_records(p, len(text), 9)):  # noqa: B023
+        for read in (read_metrics, lambda p: last_records(p, len(text), 9)):  # noqa: B023
             with pytest.raises(MarinError, match=r"metrics\.jsonl"):
                 read(path)
 

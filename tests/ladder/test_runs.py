@@ -152,6 +152,7 @@ def mirror(run: Path, lines: list[str], config: dict[str, Any], **changes: Any) 
     run.mkdir(exist_ok=True)
     (run / "metrics.jsonl").write_text("".join(lines))
     order = {"id": "a", "name": "d16", "group": "g", "project": "p", "start": 0, "history": "one"}
+    order["offset"] = 0
     assert WandbMirror(run, {**order, "config": config, **changes}).close()
 
 

@@ -1,12 +1,17 @@
 import dataclasses
-import re
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from flax import nnx
-from support.hero import Compiled, assert_same_gradients, by_path, compile_model
+from support.hero import (
+    Compiled,
+    assert_gathers_no_activations,
+    assert_same_gradients,
+    by_path,
+    compile_model,
+)
 
 from marin.compat import QUICK_COMPILE
 from marin.model import Batch, HeroConfig, abstract, make_mesh, optimizer_groups
@@ -94,15 +99,6 @@ def test_loss_and_gradients_depend_on_no_mesh_transport_or_rematerialization(
     assert_same_gradients(by_path(grads), by_path(expected), 1e-5)
     if transport != "ragged":  # whose emulation gathers the rows of a group
         assert_gathers_no_activations(program.as_text(), batch, config)
-
-
-def assert_gathers_no_activations(program: str, batch: Batch, config: HeroConfig) -> None:
-    """Weights, token numbers and routings may travel whole; scores and rows of others may not."""
-    rows, length = batch.tokens.shape
-    for dtype, shape in re.findall(r"= (\S+)\[([\d,]*)\]\S* all-gather", program):
-        sizes = [int(n) for n in shape.split(",")]
-        of_tokens = any(size % length == 0 for size in sizes)
-        assert not of_tokens or np.prod(sizes) < rows * length * config.experts, (dtype, shape)
 
 
 def test_bfloat16_follows_float32_in_loss_and_gradients(

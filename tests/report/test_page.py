@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -96,6 +97,66 @@ def test_a_run_report_shows_evaluations_and_the_mixture_beside_its_target(tmp_pa
     assert "in the first 3 steps" in html
     assert cell not in html
     assert domain not in html
+
+
+def test_a_run_report_draws_all_that_a_run_logs(tmp_path: Path) -> None:
+    logged = {
+        "z_loss": 0.01, "qk_scale": 1.0, "update_norm/muonh": 0.5, "param_norm/adam": 2.0,
+        "mfu": 0.25, "weight_lost": 0.001, "router_bias_norm": 0.75,
+        "drop_fraction_by_layer": [0.0, 0.01], "router_bias_norm_by_layer": [0.5, 1.0],
+        "time/compute": 0.09, "time/checkpoint": 0.03, "time/evaluation": 2.0, "time/compile": 7.5,
+    }  # fmt: skip
+    captions = (
+        "beside that of the next token", "Norm of the update", "Norm of the parameters",
+        "Scale of the attention logits", "Tokens per second", "(MFU)", "combine weight",
+        "Norm of the router&#39;s bias, mean", "router&#39;s bias, by layer", "dropped, by stage",
+        "dropped, by layer", "Seconds of checkpoints, evaluations and compiling",
+    )  # fmt: skip
+    path = tmp_path / "metrics.jsonl"
+    lines = [record(step, **logged) for step in (1, 2, 3)]
+    lines.append(record(4, **logged | {"time/compile": 2e-5}))  # only asked whether it is ready
+    alarm = {"rule": HOSTILE, "message": f"0.2 is more than {HOSTILE}"}
+    lines[1]["alarms"] = [alarm, {"rule": "finite", "message": "loss is nan"}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    html = write_run_report(tmp_path).read_text()
+    for caption in captions:
+        assert f"{caption}" in html, caption
+    assert "<b>25.0 %</b><span>MFU" in html
+    assert "<b>22.5</b><span>seconds of compile" in html
+    assert "<td>finite</td>\n<td>loss is nan</td>" in html
+    assert "0.2 is more than &lt;/pre&gt;" in html
+    assert "<script" not in html
+    path.write_text(json.dumps(record(1)) + "\n")  # logs none of it
+    html = write_run_report(tmp_path).read_text()
+    assert "No rule broken." in html
+    assert not [caption for caption in captions[:4] if caption in html]
+
+
+def test_a_long_run_is_drawn_from_some_of_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["marin.report.metrics"], "_DRAWN", 10)
+    lines = [record(step) for step in range(1, 101)]
+    lines[33]["alarms"] = [{"rule": "drops", "message": "many"}]
+    lines[55]["eval/loss_micro"] = 4.0
+    for line in lines[77:]:
+        line["seq_len"] = 1024
+    for line in lines[::7]:
+        line |= {"cells": {"a": line["step"]}, "time/checkpoint": 0.5}
+    for line in lines[97:]:
+        del line["expert_load"]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    kept = read_metrics(tmp_path)
+    steps = [line["step"] for line in kept]
+    special = {34, 56, 78, 97, 99, 100}  # 97 has the last loads, 99 the last cells
+    assert steps == sorted({*range(1, 101, 10), *special})
+    for key in ("assigned", "dropped_receiver", "time/checkpoint"):
+        assert sum(line.get(key, 0) for line in kept) == sum(line.get(key, 0) for line in lines)
+    assert [line["step"] for line in kept if "cells" in line] == [99]
+    by_step = {line["step"]: line for line in kept}
+    assert by_step[97]["expert_load"] == [[0.5, 0.5], [0.4, 0.6]]
+    assert by_step[91]["expert_load"] == [pytest.approx([0.45, 0.55])]
+    assert "rows of 1,024" in write_run_report(tmp_path).read_text()
 
 
 def test_a_matrix_of_two_layers_has_whole_numbers_on_its_axes() -> None:

@@ -1,6 +1,7 @@
 """A small model with random weights, packed rows with padding, and its compiled loss."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -110,3 +111,12 @@ def assert_same_gradients(ours: dict[str, Any], theirs: dict[str, Any], toleranc
         np.testing.assert_allclose(
             ours[path], leaf, rtol=tolerance, atol=tolerance * scale, err_msg=path
         )
+
+
+def assert_gathers_no_activations(program: str, batch: Batch, config: HeroConfig) -> None:
+    """Weights, token numbers and routings may travel whole; scores and rows of others may not."""
+    rows, length = batch.tokens.shape
+    for dtype, shape in re.findall(r"= (\S+)\[([\d,]*)\]\S* all-gather", program):
+        sizes = [int(n) for n in shape.split(",")]
+        of_tokens = any(size % length == 0 for size in sizes)
+        assert not of_tokens or np.prod(sizes) < rows * length * config.experts, (dtype, shape)

@@ -1,6 +1,7 @@
 """`metrics.jsonl` over kills, and what leaves it."""
 
 import math
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from marin.errors import MarinError
 from marin.stream import Batch
 from marin.train.curriculum import Curriculum, Segment
 from marin.train.metrics import MetricsLog, read_metrics
+from marin.train.run import _figures
 from marin.train.telemetry import CellTokens
 from marin.train.unigram import entropy, unigram_loss
 
@@ -47,6 +49,24 @@ def test_numbers_that_json_lacks_come_back(tmp_path: Path) -> None:
     [record] = read_metrics(tmp_path / "metrics.jsonl")
     assert math.isnan(record["loss"])
     assert record["cells"] == {"a": 1}
+
+
+def test_the_result_of_a_run_needs_little_more_memory_than_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for step in range(200):
+        line = {"step": step, "tokens": 8 * step, "loss": float(step), "load": ["x" * 50] * 1_000}
+        log.write(line | ({"unigram_loss": 6.5} if step == 0 else {}))
+    log.close()
+    tracemalloc.start()
+    figures = _figures(path, 200)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert figures == {
+        "steps": 200, "tokens": 1_592, "final_loss": 199.0, "tail_loss": 194.5,
+        "unigram_loss": 6.5,
+    }  # fmt: skip
+    assert most < path.stat().st_size / 10
 
 
 def test_cell_tokens_count_past_32_bits() -> None:

@@ -318,7 +318,7 @@ def test_wandb_is_told_that_steps_may_come_out_otherwise(run: Path) -> None:
     directory = RunDirectory(run)
 
     def history(*settings: str) -> str:
-        told: str = mirror_settings(directory.config(settings), directory, 20)["history"]
+        told: str = mirror_settings(directory.config(settings), directory, 20, 0)["history"]
         return told
 
     before = history()

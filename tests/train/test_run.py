@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
@@ -104,6 +105,13 @@ def test_a_run_follows_its_plan_and_learns(straight: RunResult) -> None:
     assert records[-1]["loss"] < records[0]["loss"]
     for layer in records[0]["expert_load"]:
         assert sum(layer) == pytest.approx(1, abs=1e-4)
+    for r in records:
+        parts = [r[f"time/{part}"] for part in ("compute", "data", "checkpoint")]
+        assert min(parts) >= 0
+        assert sum(parts) == pytest.approx(r["time/step"])
+    norms = records[-1]["router_bias_norm_by_layer"]
+    assert sum(norms) / len(norms) == pytest.approx(records[-1]["router_bias_norm"])
+    assert "router_bias_norm_by_layer" not in records[1]
 
 
 def test_evaluations_are_of_the_next_steps_weights_and_bias(straight: RunResult) -> None:
@@ -155,6 +163,35 @@ def test_a_complete_run_is_returned_as_it_is(straight: RunResult) -> None:
     before = straight.metrics.read_bytes()
     assert go(straight.run) == straight
     assert straight.metrics.read_bytes() == before
+
+
+def test_the_mirror_is_looked_after_at_checkpoints_and_when_the_run_is_complete(
+    straight: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = []
+
+    class Mirror:
+        def __init__(self, run: Path, settings: dict[str, object]) -> None:
+            called.append(("start", settings["start"]))
+
+        def check(self) -> None:
+            called.append(("check", None))
+
+        def close(self) -> None:
+            called.append(("close", None))
+
+    def catch_up(run: Path, settings: dict[str, object]) -> None:
+        called.append(("catch up", settings["start"]))
+
+    module = sys.modules["marin.train.run"]
+    monkeypatch.setattr(module, "WandbMirror", Mirror)
+    monkeypatch.setattr(module, "catch_up", catch_up)
+    go(tmp_path / "run", stop_at=4, log=LogConfig(), evaluation=EvaluationConfig(times=0))
+    go(straight.run, log=LogConfig())
+    go(straight.run)
+    assert called == [
+        ("start", 0), ("check", None), ("check", None), ("close", None), ("catch up", 10),
+    ]  # fmt: skip
 
 
 def test_a_directory_of_another_run_is_refused_by_the_key_that_differs(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
+from support.hero import assert_gathers_no_activations
 from support.training import tiny_model
 
-from marin.model import Batch, make_mesh
+from marin.model import Batch, make_mesh, row_spec
 from marin.train.curriculum import Segment, StepPlan
 from marin.train.rates import compute_scaled_rates
 from marin.train.state import named_arrays, take_apart
@@ -52,6 +54,16 @@ def test_microbatches_of_few_and_many_tokens_give_the_gradient_of_the_joint_batc
     for name, gradient in joint.items():
         scale = float(jnp.abs(gradient).max())
         np.testing.assert_allclose(split[name], gradient, atol=1e-5 * scale, err_msg=name)
+
+
+def test_microbatches_gather_neither_scores_nor_rows_of_other_devices() -> None:
+    config = dataclasses.replace(tiny_model(), dtype="bfloat16", transport="pooled_wave")
+    trainee = take_apart(config, make_mesh(replica=2, expert=4))
+    batch = ragged_batch([36] * 16, 36)  # a length that is no dimension of the model
+    placed = jax.device_put(batch, NamedSharding(trainee.mesh, row_spec()))
+    compute = jax.jit(lambda s, b: batch_gradients(trainee, s, b, jnp.float32(1), 2))
+    program = compute.lower(trainee.initial(0), placed).compile()
+    assert_gathers_no_activations(program.as_text(), batch, config)
 
 
 def test_steps_in_bfloat16_follow_those_in_float32_and_keep_float32_weights() -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from marin.train import wandb_mirror
+from marin.train import wandb_mirror, wandb_worker
 from marin.train.metrics import MetricsLog
-from marin.train.wandb_mirror import WandbMirror, mirror_environment
+from marin.train.wandb_mirror import WandbMirror, catch_up, mirror_environment
 
 SETTINGS = {"id": "a", "project": "p", "group": "g", "name": "n", "config": {}}
-SETTINGS |= {"start": 0, "history": "one"}
+SETTINGS |= {"start": 0, "offset": 0, "history": "one"}
 STAND_IN = """
 import json, os, time
 def Settings(**_): return None
@@ -23,6 +23,7 @@ class Run:
     def finish(self): pass
 def init(dir, id, name, notes="", **_):
     if os.environ.get("STAND_IN_HANGS"): time.sleep(1000)
+    if os.path.exists(os.path.join(dir, "down")): raise TimeoutError("W&B is down")
     with open(os.path.join(dir, id + ".name"), "w") as file: file.write(name + ": " + notes)
     return Run(os.path.join(dir, id + ".jsonl"))
 """
@@ -43,8 +44,10 @@ def go(run: Path, start: int, stop: int, history: str = "one", loss: float = 3.0
     """Trains steps `start` to `stop`, of which the metrics file may hold some already."""
     path = run / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    log = MetricsLog(path, sum(map(len, lines[:start])))
-    mirror = WandbMirror(run, {**SETTINGS, "start": start, "history": history})
+    offset = sum(map(len, lines[:start]))
+    log = MetricsLog(path, offset)
+    place = {"start": start, "offset": offset, "history": history}
+    mirror = WandbMirror(run, {**SETTINGS, **place})
     for step in range(start, stop):
         log.write({"step": step, "loss": loss, "cells": {"a": 1}, "expert_load": [[0.5, 0.5]]})
     log.close()
@@ -62,6 +65,36 @@ def test_the_mirror_logs_every_step_once_over_a_restart(run: Path) -> None:
     assert [step for step, _ in logged] == list(range(6))
     expected = {"loss": 3.0, "cells/a": 1, "expert_load/0": {"histogram": [0.5, 0.5]}}
     assert all(values == expected for _, values in logged)
+
+
+def test_the_mirror_reads_no_more_than_it_has_to(run: Path) -> None:
+    go(run, 0, 4)
+    path = run / "metrics.jsonl"
+    length = path.read_bytes().index(b"\n") + 1
+    with path.open("r+b") as file:
+        file.write(b"x" * (length - 1))  # a worker that read it would fail
+    catch_up(run, {**SETTINGS, "start": 9})
+    go(run, 2, 6, loss=2.25)  # the lines of other lengths
+    go(run, 6, 8)
+    assert [step for step, _ in read(run / "a.jsonl")] == list(range(8))
+
+
+def test_a_chunk_of_lines_ends_with_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wandb_worker, "_CHUNK_BYTES", 100)
+    path = tmp_path / "metrics.jsonl"
+    lines = [json.dumps({"step": step, "x": "x" * 60}) + "\n" for step in range(5)]
+    path.write_text("".join(lines) + '{"step": 5')
+    chunks = []
+    with path.open("rb") as metrics:
+        while records := wandb_worker._new_records(metrics):
+            chunks.append(records)
+    assert [record["step"] for chunk in chunks for _, record in chunk] == list(range(5))
+    assert [offset for chunk in chunks for offset, _ in chunk] == [
+        step * len(lines[0]) for step in range(5)
+    ]
+    assert max(map(len, chunks)) == 2
 
 
 def test_steps_that_are_trained_again_with_other_data_begin_another_wandb_run(run: Path) -> None:
@@ -97,6 +130,64 @@ def test_a_hanging_wandb_delays_neither_steps_nor_the_end(
     assert time.perf_counter() - begin < 2
     log.close()
     assert not mirror.close()
+
+
+def wait_for_end(mirror: WandbMirror) -> None:
+    assert mirror._process is not None
+    mirror._process.wait(30)
+
+
+def test_a_worker_that_ends_is_started_again_and_misses_no_step(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (run / "down").touch()
+    log = MetricsLog(run / "metrics.jsonl")
+    mirror = WandbMirror(run, SETTINGS)
+    mirror.check()
+    assert caplog.text == ""
+    for step in range(3):
+        log.write({"step": step, "loss": 3.0})
+        wait_for_end(mirror)
+        if step == 2:
+            (run / "down").unlink()
+        mirror.check()
+    log.close()
+    assert mirror.close()
+    assert [step for step, _ in read(run / "a.jsonl")] == [0, 1, 2]
+    assert caplog.text.count("the W&B mirror ended with status 1 and is started again") == 1
+    assert "W&B is down" in (run / "wandb" / "mirror.log").read_text()
+
+
+def test_a_worker_that_always_ends_is_given_up_and_the_run_says_what_to_do(
+    run: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wandb_mirror, "_RESTARTS", 1)
+    (run / "down").touch()
+    (run / "metrics.jsonl").touch()
+    mirror = WandbMirror(run, SETTINGS)
+    for _ in range(2):
+        wait_for_end(mirror)
+        mirror.check()
+    mirror.check()
+    assert not mirror.close()
+    assert caplog.text.count("goes on without W&B, whose mirror ended again") == 1
+    assert f"`marin train resume {run}` sends it what is missing" in caplog.text
+
+
+def test_a_run_that_is_complete_sends_what_wandb_lacks_and_only_that(run: Path) -> None:
+    (run / "down").touch()
+    log = MetricsLog(run / "metrics.jsonl")
+    mirror = WandbMirror(run, SETTINGS)
+    for step in range(4):
+        log.write({"step": step, "loss": 3.0})
+    log.close()
+    assert not mirror.close()
+    (run / "down").unlink()
+    catch_up(run, {**SETTINGS, "start": 4})
+    assert [step for step, _ in read(run / "a.jsonl")] == [0, 1, 2, 3]
+    (run / "wandb" / "order.json").unlink()
+    catch_up(run, {**SETTINGS, "start": 4})
+    assert not (run / "wandb" / "order.json").exists()
 
 
 @pytest.mark.parametrize("init", ["raise ImportError('broken')", "import time; time.sleep(1000)"])

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from marin.errors import MarinError
+from marin.ladder.register import FORMAT
 from marin.train.config import WatchConfig
+from marin.train.metrics import MetricsLog, last_records
 from marin.train.processes import ALONE, Processes
 from marin.train.watch import Watch
 
@@ -54,6 +56,76 @@ def test_a_loss_off_its_forecast_band_is_seen(tmp_path: Path) -> None:
     watch = Watch(WatchConfig(forecast=path))
     spoken = [(alarm.rule, alarm.step) for s in range(60) for alarm in watch.look(record(s))]
     assert spoken == [("forecast", 20)]
+
+
+METRIC = "eval/dropless/loss_macro"
+
+
+def registration(path: Path, metric: str = METRIC) -> Path:
+    """As `marin ladder register` writes it, but for what is not held against single values."""
+    forecast = {
+        "target": {"name": "big", "train_flops": 1.0, "tokens": 1.0, "active_params": 1.0},
+        "progress": [0.0, 1.0], "loss": [4.0, 3.0], "low": [3.5, 2.5], "high": [4.5, 3.5],
+    }  # fmt: skip
+    block = {
+        "format": FORMAT, "metric": metric, "tolerance": 0.02, "recipe": {}, "normal": {},
+        "rule": {"burn_in": 0.1, "persistence": 3}, "forecast": forecast,
+    }  # fmt: skip
+    path.write_text(f"# Forecast\n\n```json\n{json.dumps(block)}\n```\n")
+    return path
+
+
+def evaluated(evaluations: dict[int, float], stop: int) -> list[dict[str, Any]]:
+    values = {step: {METRIC: value} for step, value in evaluations.items()}
+    return [record(step) | values.get(step, {}) for step in range(stop)]
+
+
+def test_evaluations_off_their_registered_band_are_seen_as_registered(tmp_path: Path) -> None:
+    """Not in the burn-in, not by the training loss, and not before the third on one side."""
+    config = WatchConfig(forecast=registration(tmp_path / "forecast.md"), stop_on=("forecast",))
+    off = {9: 9.0, 199: 3.8, 299: 9.0, 399: 9.0, 499: 1.0, 599: 9.0, 699: 9.0, 799: 9.0, 899: 9.0}
+    watch = Watch(config, steps=1_000)
+    records = evaluated(off | {999: 3.0}, 1_000)
+    spoken = [(a.rule, a.step, a.message) for r in records[:900] for a in watch.look(r)]
+    said = f"{METRIC} is 9.0000, above its forecast of 2.7000 to 3.7000, 3 in a row"
+    assert spoken == [("forecast", 799, said)]
+    with pytest.raises(MarinError, match="by rule forecast"):
+        watch.enforce(tmp_path)
+    for r in records[900:]:
+        watch.look(r)
+    watch.enforce(tmp_path)
+
+
+def test_evaluations_count_over_restarts(tmp_path: Path) -> None:
+    config = WatchConfig(forecast=registration(tmp_path / "forecast.md"))
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for r in evaluated({399: 9.0, 699: 9.0, 850: 9.0, 899: 3.0}, 900):
+        log.write(r)
+        if r["step"] == 850:
+            length = log.sync()
+    log.close()
+    watch = Watch(config, steps=1_000)
+    recalled = last_records(path, length, 100, watch.seldom)
+    assert [r["step"] for r in recalled] == [399, 699, *range(751, 851)]
+    watch.recall(recalled[:-1])
+    assert [alarm.rule for alarm in watch.look(recalled[-1])] == ["forecast"]
+
+
+def test_a_registration_of_the_training_loss_is_held_against_its_mean(tmp_path: Path) -> None:
+    config = WatchConfig(forecast=registration(tmp_path / "forecast.md", "loss"))
+    watch = Watch(config, steps=100)
+    spoken = [alarm.step for step in range(100) for alarm in watch.look(record(step, loss=3.45))]
+    assert spoken == []
+    watch = Watch(config, steps=100)
+    spoken = [alarm.step for step in range(100) for alarm in watch.look(record(step, loss=3.2))]
+    assert spoken == [22]  # low is 3.27 there; the first mean is of step 20
+    assert watch.seldom is None
+
+
+def test_a_registration_that_was_written_is_taken() -> None:
+    path = Path(__file__).parents[2] / "benches/results/ladder_small_5/registration.md"
+    assert Watch(WatchConfig(forecast=path)).seldom == METRIC
 
 
 def test_a_rule_that_stops_the_run_keeps_the_evidence(tmp_path: Path) -> None:
@@ -131,4 +203,8 @@ def test_a_file_that_is_no_forecast_is_named(tmp_path: Path) -> None:
     path = tmp_path / "forecast.json"
     path.write_text("{}")
     with pytest.raises(MarinError, match=r"forecast\.json: a forecast without points"):
+        Watch(WatchConfig(forecast=path))
+    path = tmp_path / "forecast.md"
+    path.write_text("{}")
+    with pytest.raises(MarinError, match=r"forecast\.md: no JSON block; expected a registration"):
         Watch(WatchConfig(forecast=path))

@@ -1,7 +1,7 @@
 """Where work runs and how its results are kept: stages, manifests, atomic files."""
 
 from marin.engine.files import Writeback, atomic_file, read_json, read_toml, write_json
-from marin.engine.json_lines import read_json_lines
+from marin.engine.json_lines import ends_cut, json_lines, whole_lines
 from marin.engine.manifest import (
     FileEntry,
     Manifest,
@@ -48,19 +48,21 @@ __all__ = [
     "check_output_file",
     "check_output_root",
     "check_plot",
+    "ends_cut",
     "engine_for",
     "file_entry",
     "finished_stage",
     "is_json_with",
+    "json_lines",
     "lies_in",
     "make_folder",
     "planning",
     "read_json",
-    "read_json_lines",
     "read_manifest",
     "read_toml",
     "stage_directory",
     "verify_files",
+    "whole_lines",
     "write_json",
     "write_manifest",
 ]

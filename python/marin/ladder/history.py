@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def read_history(path: Path) -> Columns:
     return columns(records, path)
 
 
-def columns(records: Sequence[Mapping[str, Any]], path: Path) -> Columns:
+def columns(records: Iterable[Mapping[str, Any]], path: Path) -> Columns:
     """The numbers of records by key; other values are left out."""
     found: Columns = {}
     stepped = False

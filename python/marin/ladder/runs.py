@@ -14,9 +14,9 @@ from marin.ladder.grid import Rung, checked_curve
 from marin.ladder.history import Columns, columns
 from marin.ladder.wandb_files import read_wandb
 from marin.model.count import active_parameters, total_parameters, train_flops_per_token
-from marin.train import Curriculum, TrainConfig, load_config, read_metrics
+from marin.train import Curriculum, TrainConfig, load_config
 from marin.train.edge import CONFIG_NAME, config_from
-from marin.train.metrics import METRICS_NAME
+from marin.train.metrics import METRICS_NAME, stream_metrics
 from marin.train.run_directory import PLAN_NAME, read_plan
 
 _MODEL_RECIPE = ("experts", "top_k", "vocab", "transport")
@@ -32,7 +32,7 @@ def read_run(directory: Path) -> Rung:
     plan = read_plan(directory / PLAN_NAME)
     config = load_config(directory / CONFIG_NAME)
     name = directory.name if directory.name != "run" else directory.absolute().parent.name
-    return _rung(name, config, plan, columns(read_metrics(path), path), path)
+    return _rung(name, config, plan, columns(stream_metrics(path), path), path)
 
 
 def read_wandb_run(path: Path) -> Rung:

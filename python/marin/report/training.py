@@ -1,38 +1,23 @@
-"""The training part of a report, from `metrics.jsonl` alone."""
+"""The training part of a report, from `metrics.jsonl` alone.
 
-import logging
+Runs of older versions and bare tests log less: a plot without a curve is left out.
+"""
+
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from marin.engine import read_json_lines
-from marin.errors import MarinError
 from marin.report import charts
 from marin.report.data import add_mixture
+from marin.report.metrics import read_metrics
 from marin.report.page import Page, Section
 
 Metrics = Sequence[Mapping[str, Any]]
 
-_LOG = logging.getLogger(__name__)
 _DOMAINS_DRAWN = 12  # lines that one plot can tell apart
-
-
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The records of a run in the order of steps; a half-written last line is left out with a
-    warning.
-
-    Raises:
-      MarinError: there is no `metrics.jsonl`, it holds no step, or a complete line is no JSON
-        object.
-    """
-    path = run / "metrics.jsonl"
-    records, cut = read_json_lines(path)
-    if not records:
-        raise MarinError(f"{path}: holds no step yet, so there is nothing to report")
-    if cut:
-        _LOG.warning("%s: line %d is cut and left out", path, len(records) + 1)
-    return records
+_ALARMS_SHOWN = 200
+_NOTICED = 0.01  # of a step's time
 
 
 def column(metrics: Metrics, key: str) -> tuple[list[float], list[float]]:
@@ -54,16 +39,34 @@ def switches(metrics: Metrics) -> dict[str, float]:
 
 
 def add_training(page: Page, metrics: Metrics, *, unigram_loss: float | None = None) -> None:
-    """Adds the sections on loss, optimization, time, evaluations (if there are any) and routing."""
+    """Adds the sections on loss and optimization, alarms, evaluations (if there are any), time and
+    routing."""
     steps = [record for record in metrics if "loss" in record]
     if not steps:
         page.section("Training", "The run has not logged a step yet.")
         return
     events = switches(metrics)
     _add_loss(page.section("Training"), steps, events, unigram_loss)
+    _add_alarms(page.section("Watch"), steps)
     if any("eval/loss_micro" in record for record in steps):
         _add_evaluation(page.section("Evaluation"), steps, events)
+    _add_time(page.section("Time"), steps, events)
     _add_routing(page.section("Expert dispatch"), steps, events)
+
+
+def _plot(
+    section: Section,
+    caption: str,
+    series: charts.Series,
+    events: dict[str, float],
+    *,
+    y: str,
+    log: bool = False,
+) -> None:
+    """Curves over steps; those without a point are left out, and a plot of none."""
+    drawn = {name: curve for name, curve in series.items() if curve[0]}
+    if drawn:
+        section.plot(caption, charts.lines(drawn, x="step", y=y, events=events, log=log))
 
 
 def _add_loss(
@@ -77,9 +80,6 @@ def _add_loss(
     if unigram_loss is not None:
         section.fact("loss of the best unigram model", unigram_loss)
         levels["best unigram model"] = unigram_loss
-    _, speeds = column(steps, "tokens_per_second")
-    if speeds:
-        section.fact("tokens/s (median step)", float(sorted(speeds)[len(speeds) // 2]))
     section.plot(
         "Training loss. Dotted: switches of row length and mixture phase.",
         charts.lines(
@@ -87,23 +87,70 @@ def _add_loss(
             levels=levels, events=events,
         ),
     )  # fmt: skip
+    _plot(
+        section, "Parts of the loss beside that of the next token.",
+        {"z-loss": column(steps, "z_loss"), "balance": column(steps, "balance_loss")},
+        events, y="loss",
+    )  # fmt: skip
     section.plot(
         "Learning rates: warm-up, then linear decay to 5 % of the peak.",
         charts.lines(_group(steps, "lr/"), x="step", y="rate", events=events, log=True),
     )
-    section.plot(
-        "Norm of the gradient, whole and by optimizer group.",
-        charts.lines(
-            {"all": column(steps, "grad_norm"), **_group(steps, "grad_norm/")},
-            x="step", y="norm", log=True, events=events,
-        ),
+    for key, what in (("grad", "gradient"), ("update", "update"), ("param", "parameters")):
+        _plot(
+            section, f"Norm of the {what}, whole and by optimizer group.",
+            {"all": column(steps, f"{key}_norm"), **_group(steps, f"{key}_norm/")},
+            events, y="norm", log=True,
+        )  # fmt: skip
+    _plot(
+        section, "Scale of the attention logits.",
+        {"QK scale": column(steps, "qk_scale")}, events, y="scale",
     )  # fmt: skip
-    section.plot(
-        "Seconds per step: waiting for data, and the step itself.",
-        charts.lines(
-            {"data": column(steps, "time/data"), "step": column(steps, "time/step")},
-            x="step", y="seconds", log=True,
-        ),
+
+
+def _add_alarms(section: Section, steps: Metrics) -> None:
+    alarms = [
+        [int(record["step"]), alarm["rule"], alarm["message"]]
+        for record in steps
+        for alarm in record.get("alarms", [])
+    ]
+    section.fact("alarms", len(alarms))
+    section.text = "Where a rule of the watch began to be broken." if alarms else "No rule broken."
+    if len(alarms) > _ALARMS_SHOWN:
+        section.text += f" The newest {_ALARMS_SHOWN}."
+    if alarms:
+        section.table(["step", "rule", "what was found"], alarms[-_ALARMS_SHOWN:])
+
+
+def _add_time(section: Section, steps: Metrics, events: dict[str, float]) -> None:
+    _, speeds = column(steps, "tokens_per_second")
+    if speeds:
+        section.fact("tokens/s (median step)", float(sorted(speeds)[len(speeds) // 2]))
+    _, used = column(steps, "mfu")
+    if used:
+        section.fact("MFU (median step)", f"{100 * sorted(used)[len(used) // 2]:.1f} %")
+    _plot(
+        section, "Tokens per second.",
+        {"tokens/s": column(steps, "tokens_per_second")}, events, y="tokens/s",
+    )  # fmt: skip
+    _plot(
+        section, "Share of the devices' peak FLOP/s that the model uses (MFU).",
+        {"MFU": column(steps, "mfu")}, events, y="fraction",
+    )  # fmt: skip
+    _plot(
+        section, "Seconds per step: the whole, computing, and waiting for data.",
+        {part: column(steps, f"time/{part}") for part in ("step", "compute", "data")},
+        events, y="seconds", log=True,
+    )  # fmt: skip
+    rare = {
+        part: column([r for r in steps if _takes_time(r, f"time/{part}")], f"time/{part}")
+        for part in ("checkpoint", "evaluation", "compile")
+    }
+    for part, (_, seconds) in rare.items():
+        section.fact(f"seconds of {part}", sum(seconds))
+    _plot(
+        section, "Seconds of checkpoints, evaluations and compiling since the step drawn before.",
+        rare, events, y="seconds", log=True,
     )  # fmt: skip
 
 
@@ -167,18 +214,35 @@ def _add_routing(section: Section, steps: Metrics, events: dict[str, float]) -> 
     )
     section.fact("assignments", int(assigned))
     section.fact("dropped", f"{100 * dropped / assigned:.3f} %" if assigned else "none")
-    section.plot(
-        "Share of assignments that were dropped.",
-        charts.lines(
-            {"dropped": column(steps, "drop_fraction")}, x="step", y="fraction", events=events
-        ),
-    )
-    section.plot(
-        "Entropy of the router's choice.",
-        charts.lines(
-            {"entropy": column(steps, "router_entropy")}, x="step", y="nats", events=events
-        ),
-    )
+    _plot(
+        section, "Share of assignments that were dropped, by stage.",
+        {
+            "all": column(steps, "drop_fraction"),
+            "at the sender": _share(steps, "dropped_sender"),
+            "at the receiver": _share(steps, "dropped_receiver"),
+        },
+        events, y="fraction",
+    )  # fmt: skip
+    _plot(
+        section, "Share of the combine weight that was dropped.",
+        {"lost": column(steps, "weight_lost")}, events, y="fraction",
+    )  # fmt: skip
+    _plot(
+        section, "Entropy of the router's choice.",
+        {"entropy": column(steps, "router_entropy")}, events, y="nats",
+    )  # fmt: skip
+    _plot(
+        section, "Norm of the router's bias, mean of the layers.",
+        {"bias": column(steps, "router_bias_norm")}, events, y="norm",
+    )  # fmt: skip
+    for key, caption, label in (
+        ("drop_fraction_by_layer", "Share of assignments that were dropped, by layer.", "share"),
+        ("router_bias_norm_by_layer", "Norm of the router's bias, by layer.", "norm"),
+    ):
+        columns = [record[key] for record in steps if key in record]
+        if columns:
+            rows = [list(row) for row in zip(*columns, strict=True)]
+            section.plot(caption, charts.heatmap(rows, x="logged step", y="layer", label=label))
     loads = [record for record in steps if "expert_load" in record]
     if loads:
         layers = loads[-1]["expert_load"]
@@ -210,6 +274,17 @@ def _load_over_time(loads: Metrics) -> list[list[float]]:
             [experts * sum(layer[e] for layer in layers) / len(layers) for e in range(experts)]
         )
     return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _share(steps: Metrics, key: str) -> tuple[list[float], list[float]]:
+    """Steps and the share of their assignments that `key` counts."""
+    found = [record for record in steps if key in record and record.get("assigned")]
+    return [float(r["step"]) for r in found], [r[key] / r["assigned"] for r in found]
+
+
+def _takes_time(record: Mapping[str, Any], key: str) -> bool:
+    """Whether it is more than asking for it took, which every step does."""
+    return bool(record.get(key, 0) > _NOTICED * record.get("time/step", 0))
 
 
 def _group(steps: Metrics, prefix: str) -> charts.Series:

@@ -1,6 +1,13 @@
 """Training runs: from packed shards and a configuration to a finished, watched, resumable run."""
 
-from marin.train.config import CheckpointConfig, EvaluationConfig, LogConfig, MeshShape, TrainConfig
+from marin.train.config import (
+    CheckpointConfig,
+    EvaluationConfig,
+    LogConfig,
+    MeshShape,
+    TrainConfig,
+    WatchConfig,
+)
 from marin.train.curriculum import Curriculum, Segment
 from marin.train.edge import config_from, load_config
 from marin.train.metrics import read_metrics
@@ -17,6 +24,7 @@ __all__ = [
     "RunResult",
     "Segment",
     "TrainConfig",
+    "WatchConfig",
     "branch",
     "config_from",
     "load_config",

@@ -78,8 +78,10 @@ class LogConfig:
 class WatchConfig:
     """Limits of the rules in `marin.train.watch`; a rule in `stop_on` ends the run.
 
-    `grad_norm` is a multiple of the recent median, the others are fractions. `forecast` is a file
-    of the loss band to be in.
+    `grad_norm` is a multiple of the recent median, the others are fractions. `forecast` is the file
+    of a band to be in: a registration of `marin ladder register`, whose metric is compared where a
+    record has it, or a `.json` list of `{"tokens": ..., "low": ..., "high": ...}` for the training
+    loss.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = _STRICT_KEYS

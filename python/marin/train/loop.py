@@ -28,24 +28,25 @@ from marin.train.telemetry import (
     CellTokens,
     Cost,
     Timings,
+    bias_norm_by_layer,
     cursor_of,
     drops_by_layer,
     expert_load,
     step_record,
 )
 from marin.train.trace import Trace
+from marin.train.wandb_mirror import WandbMirror
 from marin.train.watch import Watch
 
 
 @dataclass(frozen=True)
 class _Started:
     """A step that the devices work on: the first row that was read for it and the one after the
-    last, and seconds that the loop waited before it could start."""
+    last, and seconds that it waited for before it could start."""
 
     plan: StepPlan
     rows: tuple[int, int]
     metrics: StepMetrics
-    data: float
     compile: float
     checkpoint: float
 
@@ -66,6 +67,7 @@ class Loop:
         evaluator: Evaluator | None,
         cost: Cost,
         log: MetricsLog | None,
+        mirror: WandbMirror | None,
         saved: dict[str, Any],
         watch: Watch,
     ) -> None:
@@ -76,10 +78,12 @@ class Loop:
         self._evaluator = evaluator
         self._cost = cost
         self._log = log
+        self._mirror = mirror
         self._cells = CellTokens(source.cells, saved.get("cells", {}))
         self._unigram = float(saved["unigram_loss"])
         self._watch = watch
         self._clock = time.perf_counter()
+        self._data_seconds = 0.0  # waited since then
 
     def go(
         self,
@@ -99,7 +103,7 @@ class Loop:
             plan = self._curriculum.at(step)
             asked = time.perf_counter()
             ready = next(batches)
-            data_seconds = time.perf_counter() - asked
+            self._data_seconds += time.perf_counter() - asked
             # By the plan, not by whether this process has compiled: the watch may talk to the other
             # processes over the devices, and all are to do so before the same step.
             if before is not None and before.plan.segment.shape != plan.segment.shape:
@@ -109,7 +113,7 @@ class Loop:
             compiled = compiler.step(plan.segment)
             compile_seconds = time.perf_counter() - asked
             state, metrics = compiled(state, ready.batch, ready.cells, constants_of(plan))
-            waits = (data_seconds, compile_seconds, checkpoint_seconds)
+            waits = (compile_seconds, checkpoint_seconds)
             started = _Started(plan, (ready.first_row, ready.next_row), metrics, *waits)
             if before is not None:
                 self._finish(before, advance)
@@ -141,11 +145,12 @@ class Loop:
         self._clock = time.perf_counter()
         timings = Timings(
             step=seconds,
-            data=started.data,
+            data=self._data_seconds,
             compile=started.compile,
             checkpoint=started.checkpoint,
             evaluation=self._clock - now,
         )
+        self._data_seconds = 0.0
         self._cells.add(np.asarray(metrics.cell_rows), plan.segment.seq_len)
         record = step_record(plan, started.rows, metrics, timings, self._cost) | values
         record["transport"] = self._config.model.transport
@@ -159,6 +164,7 @@ class Loop:
             record["cells_target"] = self._targets(plan)
             record["expert_load"] = expert_load(metrics)
             record["drop_fraction_by_layer"] = drops_by_layer(metrics)
+            record["router_bias_norm_by_layer"] = bias_norm_by_layer(metrics)
         alarms = self._watch.look(record)
         if alarms:
             record["alarms"] = [alarm.to_json() for alarm in alarms]
@@ -174,6 +180,8 @@ class Loop:
 
     def _save(self, step: int, state: TrainState) -> None:
         """Starts a checkpoint; every record up to it is on disk before it can be complete."""
+        if self._mirror is not None:
+            self._mirror.check()
         self._checkpoints.save(
             step,
             named_arrays(state),

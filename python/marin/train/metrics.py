@@ -7,12 +7,12 @@ steps that are trained again are logged once.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from marin.engine import read_json_lines
+from marin.engine import json_lines
 from marin.errors import MALFORMED, MarinError
 
 METRICS_NAME = "metrics.jsonl"
@@ -65,12 +65,20 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     Raises:
       MarinError: the file cannot be read, or a complete line is no JSON object.
     """
-    records, _ = read_json_lines(path)
-    return [{key: _number(value) for key, value in record.items()} for record in records]
+    return list(stream_metrics(path))
 
 
-def last_records(path: Path, length: int, count: int) -> list[dict[str, Any]]:
-    """The last `count` of the lines that end within the first `length` bytes, read from the end.
+def stream_metrics(path: Path) -> Iterator[dict[str, Any]]:
+    """`read_metrics`, one line after the other: those of a long run are gigabytes."""
+    for record in json_lines(path):
+        yield {key: _number(value) for key, value in record.items()}
+
+
+def last_records(
+    path: Path, length: int, count: int, key: str | None = None
+) -> list[dict[str, Any]]:
+    """The last `count` of the lines that end within the first `length` bytes, read from the end,
+    and before them those that have `key`, for which the whole file is read.
 
     Raises:
       MarinError: one of them is no JSON object.
@@ -81,15 +89,28 @@ def last_records(path: Path, length: int, count: int) -> list[dict[str, Any]]:
         start = max(0, length - count * _LONGEST_LINE)
         file.seek(start)
         lines = file.read(length - start).splitlines()
-    whole = lines[1:] if start else lines
+    whole = (lines[1:] if start else lines)[-count:]
+    if key is not None:
+        whole = [*_lines_with(path, length - sum(len(line) + 1 for line in whole), key), *whole]
     try:
-        parsed = [json.loads(line) for line in whole[-count:]]
+        parsed = [json.loads(line) for line in whole]
         return [{key: _number(value) for key, value in line.items()} for line in parsed]
     except MALFORMED as error:
         raise MarinError(
             f"{path}: a line before byte {length:,} is no JSON object ({error}); restore the file "
             "or start a new run"
         ) from None
+
+
+def _lines_with(path: Path, length: int, key: str) -> Iterator[bytes]:
+    needle = json.dumps(key).encode() + b":"
+    with path.open("rb") as file:
+        for line in file:
+            length -= len(line)
+            if length < 0:
+                return
+            if needle in line:
+                yield line
 
 
 def plain(value: Any) -> Any:

@@ -5,6 +5,7 @@ stopped.
 """
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,14 +27,14 @@ from marin.train.devices import ensure_devices, peak_flops
 from marin.train.edge import write_config
 from marin.train.evaluation import evaluation_of, evaluation_shape
 from marin.train.loop import Loop
-from marin.train.metrics import MetricsLog, check_length, last_records, read_metrics
+from marin.train.metrics import MetricsLog, check_length, last_records, stream_metrics
 from marin.train.processes import ALONE, Processes
 from marin.train.run_directory import RunDirectory
 from marin.train.source import Source, check_files, check_vocab, first_leg, open_source
 from marin.train.state import fill_named, named_arrays, take_apart
 from marin.train.telemetry import Cost, cursor_of
 from marin.train.unigram import unigram_loss
-from marin.train.wandb_mirror import WandbMirror, mirror_settings
+from marin.train.wandb_mirror import WandbMirror, catch_up, mirror_settings
 from marin.train.watch import RECALLED, Watch
 
 _TAIL = 0.05  # share of the steps whose mean loss is reported beside the last one
@@ -138,10 +139,13 @@ def train(
         return step, saved
 
     start, saved = processes.from_first(prepare)
+    logged = saved.get("metrics_bytes", 0)
     curriculum = directory.curriculum(config, source)
     asked = range(start, min(curriculum.steps, config.stop_at or curriculum.steps))
     if not asked:
-        return _result(directory, curriculum)
+        if processes.is_first and config.log.wandb:
+            catch_up(directory.path, mirror_settings(config, directory, start, logged))
+        return _result(directory, curriculum, processes)
     if start:
         found = checkpoint_directory(directory.checkpoints, start)
         progress.note(f"Train: going on from step {start} of {curriculum.steps} ({found})")
@@ -153,7 +157,7 @@ def train(
     ensure_devices(config.mesh.devices, processes.count)
     mesh = make_mesh(**vars(config.mesh))
     _, readers = processes.reader(config.mesh)
-    watch = Watch(config.watch, processes)
+    watch = Watch(config.watch, processes, steps=curriculum.steps)
     trainee = take_apart(config.model, mesh)
     with ExitStack() as stack:
         stack.enter_context(compiled_in(directory.path / "compiled"))
@@ -172,16 +176,16 @@ def train(
             state = trainee.initial(config.seed)
         # What could be refused has been looked at: only now does the run change.
         checkpoints.sweep(after=start)
-        logged = saved.get("metrics_bytes", 0)
-        watch.recall(last_records(directory.metrics, logged, RECALLED))
-        log = None
+        watch.recall(last_records(directory.metrics, logged, RECALLED, watch.seldom))
+        log, mirror = None, None
         if processes.is_first:
             directory.undone_are_gone()
             write_config(config, directory.path)
             log = MetricsLog(directory.metrics, logged)
             stack.callback(log.close)
             if config.log.wandb:
-                mirror = WandbMirror(directory.path, mirror_settings(config, directory, start))
+                settings = mirror_settings(config, directory, start, logged)
+                mirror = WandbMirror(directory.path, settings)
                 stack.callback(mirror.close)
         batches = stack.enter_context(feed(source.read, steps, mesh, readers))
         if "unigram_loss" not in saved:
@@ -190,14 +194,16 @@ def train(
                 lambda: unigram_loss(source.read_whole, curriculum, config.model.vocab)
             )
         cost = _cost(config, curriculum, mesh)
-        loop = Loop(config, source, curriculum, checkpoints, evaluator, cost, log, saved, watch)
+        loop = Loop(
+            config, source, curriculum, checkpoints, evaluator, cost, log, mirror, saved, watch
+        )
         task = stack.enter_context(progress.task("Train", total=curriculum.steps))
         task.advance(start)
         loop.go(steps, state, batches, compiler, task.advance)
     processes.wait("the run's end")
     if steps != asked and processes.is_first:
         logger.warning("%s: stopped before step %d: %s", directory.path, steps.stop, obstacle)
-    return _result(directory, curriculum)
+    return _result(directory, curriculum, processes)
 
 
 def _cost(config: TrainConfig, curriculum: Curriculum, mesh: Mesh) -> Cost:
@@ -262,19 +268,29 @@ def _steps_of_mesh(
     return steps, None
 
 
-def _result(directory: RunDirectory, curriculum: Curriculum) -> RunResult:
-    records = read_metrics(directory.metrics)
-    losses = [record["loss"] for record in records]
-    tail = losses[-max(1, round(_TAIL * curriculum.steps)) :]
+def _result(directory: RunDirectory, curriculum: Curriculum, processes: Processes) -> RunResult:
     step = directory.checkpoint_steps()[-1]
     return RunResult(
         run=directory.path,
-        steps=len(losses),
-        tokens=records[-1]["tokens"],
         complete=step == curriculum.steps,
-        final_loss=losses[-1],
-        tail_loss=sum(tail) / len(tail),
-        unigram_loss=records[0]["unigram_loss"],
         metrics=directory.metrics,
         checkpoint=checkpoint_directory(directory.checkpoints, step),
+        **processes.from_first(lambda: _figures(directory.metrics, curriculum.steps)),
     )
+
+
+def _figures(metrics: Path, steps: int) -> dict[str, Any]:
+    """What the metrics say of a run of so many steps."""
+    losses: deque[float] = deque(maxlen=max(1, round(_TAIL * steps)))
+    first: dict[str, Any] | None = None
+    for record in stream_metrics(metrics):
+        first = first or record
+        losses.append(record["loss"])
+    assert first is not None
+    return {
+        "steps": record["step"] + 1,
+        "tokens": record["tokens"],
+        "final_loss": losses[-1],
+        "tail_loss": sum(losses) / len(losses),
+        "unigram_loss": first["unigram_loss"],
+    }

@@ -17,7 +17,7 @@ class Timings:
     """Wall-clock seconds of one step and of the parts of it that the loop waited for.
 
     `step` runs from the end of the step before to the end of this one, without `compile` and
-    `evaluation`.
+    `evaluation`; `data` and `checkpoint` are parts of it.
     """
 
     step: float
@@ -25,6 +25,11 @@ class Timings:
     compile: float
     checkpoint: float
     evaluation: float
+
+    @property
+    def compute(self) -> float:
+        """What is left of the step."""
+        return self.step - self.data - self.checkpoint
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,7 @@ def step_record(
         "router_z": float(metrics.router_z.mean()),
         "router_bias_norm": float(metrics.bias_norm.mean()),
         "time/step": timings.step,
+        "time/compute": timings.compute,
         "time/data": timings.data,
         "time/compile": timings.compile,
         "time/checkpoint": timings.checkpoint,
@@ -117,6 +123,11 @@ def cursor_of(curriculum: Curriculum, source: Source, step: int) -> dict[str, An
         "step": step,
         "batches": [list(run) for run in history],
     }
+
+
+def bias_norm_by_layer(metrics: StepMetrics) -> list[float]:
+    """Norm of each layer's router bias for the next step."""
+    return [float(x) for x in metrics.bias_norm]
 
 
 class CellTokens:

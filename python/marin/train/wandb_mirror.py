@@ -2,8 +2,9 @@
 
 The training process never waits for it: whatever W&B does (hang, fail, retry) happens there. Its
 order is a file, so that nothing waits for a reader. It ends when its standard input closes, which
-also happens when the run is killed. Offline unless the usual environment (`WANDB_MODE`,
-`WANDB_API_KEY`) says otherwise.
+also happens when the run is killed; where it ends before, the next checkpoint starts another, which
+goes on where W&B stands. Offline unless the usual environment (`WANDB_MODE`, `WANDB_API_KEY`) says
+otherwise.
 """
 
 import hashlib
@@ -15,14 +16,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from marin.engine import write_json
+from marin.engine import read_json, write_json
 from marin.engine.manifest import fingerprint
+from marin.errors import MALFORMED, MarinError
 from marin.train import wandb_worker
 from marin.train.config import TrainConfig
 from marin.train.metrics import METRICS_NAME
 from marin.train.run_directory import RunDirectory
 
 _GRACE_SECONDS = 15.0
+_RESTARTS = 10  # of one process of a run
 _ORDER_NAME = "order.json"
 
 # Parts of a configuration that change no number of a step.
@@ -32,27 +35,90 @@ logger = logging.getLogger("marin.train")
 
 
 class WandbMirror:
-    """The mirror as the training process sees it: started, and at the end given a little time."""
+    """The mirror as the training process sees it: started, looked after, and at the end given a
+    little time."""
 
     def __init__(self, run: Path, settings: Mapping[str, Any]) -> None:
+        self._run = run
+        self._settings = settings
+        self._restarts = 0
         self._process: subprocess.Popen[bytes] | None = None
-        try:
-            self._process = _started(run, settings)
-        except OSError as error:
-            logger.warning("%s: goes on without W&B (%s)", run, error)
+        self._start()
+
+    def check(self) -> None:
+        """Starts a worker that has ended again, at most 10 times. Waits for nothing."""
+        if self._process is None or self._process.poll() is None:
+            return
+        status = self._process.returncode
+        _closed_input(self._process)
+        self._process = None
+        if self._restarts == _RESTARTS:
+            logger.warning("%s: goes on without W&B, whose mirror ended again", self._run)
+            return
+        if not self._restarts:
+            logger.warning(
+                "%s: the W&B mirror ended with status %d and is started again; %s says why",
+                self._run, status, _log_of(self._run),
+            )  # fmt: skip
+        self._restarts += 1
+        self._start()
 
     def close(self) -> bool:
-        """Lets the mirror read to the end; False if it failed or was stopped after 15 s."""
-        if self._process is None:
-            return False
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        """Lets the mirror read to the end; False, with a warning, if it failed or was stopped since
+        it got no further for 15 s."""
+        complete = self._process is not None and _ends(self._process, self._run)
+        if not complete:
+            logger.warning(
+                "%s: W&B may lack steps of this run (%s says why); `marin train resume %s` sends "
+                "it what is missing, `wandb sync` what lies in %s",
+                self._run, _log_of(self._run), self._run, self._run / "wandb",
+            )  # fmt: skip
+        return complete
+
+    def _start(self) -> None:
         try:
-            return self._process.wait(_GRACE_SECONDS) == 0
+            self._process = _started(self._run, self._settings)
+        except OSError as error:
+            logger.warning("%s: goes on without W&B (%s)", self._run, error)
+
+
+def catch_up(run: Path, settings: Mapping[str, Any]) -> None:
+    """Mirrors what W&B lacks of a run that has no step left to train."""
+    if last_mirrored(run) < settings["start"] - 1:
+        WandbMirror(run, settings).close()
+
+
+def last_mirrored(run: Path) -> int:
+    """The last step that W&B has of a run; -1 if none."""
+    path = run / "wandb" / wandb_worker.PLACE_NAME
+    try:
+        return int(read_json(path, "where W&B stands")["step"])
+    except (MarinError, *MALFORMED):
+        return -1
+
+
+def _ends(process: "subprocess.Popen[bytes]", run: Path) -> bool:
+    """Whether the worker ends as it should; it is stopped where it gets no further."""
+    _closed_input(process)
+    before = None
+    while before != (reached := last_mirrored(run)):
+        before = reached
+        try:
+            return process.wait(_GRACE_SECONDS) == 0
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            return False
+            continue
+    process.kill()
+    process.wait()
+    return False
+
+
+def _closed_input(process: "subprocess.Popen[bytes]") -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def _log_of(run: Path) -> Path:
+    return run / "wandb" / "mirror.log"
 
 
 def _started(run: Path, settings: Mapping[str, Any]) -> "subprocess.Popen[bytes]":
@@ -60,7 +126,7 @@ def _started(run: Path, settings: Mapping[str, Any]) -> "subprocess.Popen[bytes]
     directory.mkdir(exist_ok=True)
     order = directory / _ORDER_NAME
     write_json(order, {**settings, "run": str(run), "metrics": str(run / METRICS_NAME)})
-    with (directory / "mirror.log").open("ab") as log:
+    with _log_of(run).open("ab") as log:
         # The worker is run as a file: as a module it would import JAX, which it does not need.
         return subprocess.Popen(
             [sys.executable, wandb_worker.__file__, str(order)],
@@ -72,8 +138,11 @@ def _started(run: Path, settings: Mapping[str, Any]) -> "subprocess.Popen[bytes]
         )
 
 
-def mirror_settings(config: TrainConfig, directory: RunDirectory, start: int) -> dict[str, Any]:
-    """What W&B is told of a run that goes on from step `start`."""
+def mirror_settings(
+    config: TrainConfig, directory: RunDirectory, start: int, offset: int
+) -> dict[str, Any]:
+    """What W&B is told of a run that goes on from step `start`, whose line begins at byte `offset`
+    of the metrics."""
     path = directory.path.resolve()
     plan, plain = directory.plan(), config.to_dict()
     return {
@@ -85,6 +154,7 @@ def mirror_settings(config: TrainConfig, directory: RunDirectory, start: int) ->
         # With the plan, what W&B keeps of a run is a rung of a ladder by itself.
         "config": plain | {"plan": plan} | _lineage(directory.parent()),
         "start": start,
+        "offset": offset,
         # While this stays, a step that is trained again is equal to the last bit.
         "history": fingerprint(
             {

@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+PLACE_NAME = "mirror.json"
 POLL_SECONDS = 0.5
+_CHUNK_BYTES = 1 << 22  # of lines that are read at once
 _NUMBERS = ("nan", "inf", "-inf")
 
 
@@ -24,7 +26,7 @@ def main() -> None:
     import wandb
 
     order = json.loads(Path(sys.argv[1]).read_text())
-    path = Path(order["run"], "wandb", "mirror.json")
+    path = Path(order["run"], "wandb", PLACE_NAME)
     place = _place(order, json.loads(path.read_text()) if path.is_file() else {})
     session = wandb.init(
         dir=order["run"],
@@ -36,23 +38,25 @@ def main() -> None:
         settings=wandb.Settings(x_disable_stats=True, console="off"),
     )
     with Path(order["metrics"]).open("rb") as metrics:
+        _seek(metrics, place, order)
         complete = False
         while True:
-            for record in _new_records(metrics):
+            records = _new_records(metrics)
+            for offset, record in records:
                 if record["step"] > place["step"]:
                     session.log(flatten(record), step=record["step"])
-                    place["step"] = record["step"]
+                    place |= {"step": record["step"], "offset": offset}
             _write_place(path, place)
-            if complete:
+            if complete and not records:
                 break
             complete = _input_closed()
     session.finish()
 
 
 def _place(order: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
-    """The last step that W&B has, and in which part of the run: `part` is the number of the W&B
-    run, `first` its first step."""
-    place = {"step": -1, "history": order["history"], "part": 0, "first": 0, **kept}
+    """The last step that W&B has, where its line begins, and in which part of the run: `part` is
+    the number of the W&B run, `first` its first step."""
+    place = {"step": -1, "offset": 0, "history": order["history"], "part": 0, "first": 0, **kept}
     if place["history"] != order["history"] and order["start"] <= place["step"]:
         place |= {"part": place["part"] + 1, "first": order["start"], "step": order["start"] - 1}
     return place | {"history": order["history"]}
@@ -90,12 +94,29 @@ def flatten(record: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _new_records(metrics: BinaryIO) -> list[dict[str, Any]]:
-    start = metrics.tell()
-    data = metrics.read()
-    whole = data[: data.rfind(b"\n") + 1]
-    metrics.seek(start + len(whole))
-    return [json.loads(line) for line in whole.splitlines()]
+def _seek(metrics: BinaryIO, place: Mapping[str, Any], order: Mapping[str, Any]) -> None:
+    """Goes to a line that nothing that W&B lacks comes before."""
+    metrics.seek(place["offset"])
+    try:
+        # Where steps were trained again, other lines lie there.
+        if json.loads(metrics.readline())["step"] == place["step"]:
+            return
+    except (KeyError, TypeError, ValueError):
+        pass
+    metrics.seek(order["offset"] if place["step"] >= order["start"] - 1 else 0)
+
+
+def _new_records(metrics: BinaryIO) -> list[tuple[int, dict[str, Any]]]:
+    """The next whole lines, a few MiB of them, and where each begins."""
+    records = []
+    offset = metrics.tell()
+    for line in metrics.readlines(_CHUNK_BYTES):
+        if not line.endswith(b"\n"):
+            break
+        records.append((offset, json.loads(line)))
+        offset += len(line)
+    metrics.seek(offset)
+    return records
 
 
 def _input_closed() -> bool:

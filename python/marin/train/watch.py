@@ -30,6 +30,8 @@ _WINDOW = 100  # steps that make the usual, and after which a kept rule may spea
 RECALLED = 2 * _WINDOW  # records that decide what the watch says next
 _SETTLED = 20  # steps of a stretch before its usual is known
 _EVIDENCE_STEPS = 50
+_LOSS = "loss"  # of training
+_ROUNDED = 1e-3  # of a run; a registration's progress is rounded
 _TIMED = frozenset({"data_wait"})  # rules on what differs between processes
 
 logger = logging.getLogger("marin.train")
@@ -49,15 +51,26 @@ class Alarm:
 
 class Watch:
     """The rules of one run, in each of its processes; `look` is given the record of every step in
-    order, and `enforce` is called after it."""
+    order, and `enforce` is called after it. `steps` are those of the whole run."""
 
-    def __init__(self, config: WatchConfig, processes: Processes = ALONE) -> None:
+    def __init__(
+        self, config: WatchConfig, processes: Processes = ALONE, *, steps: int = 1
+    ) -> None:
         self._config = config
         self._processes = processes
         self._fatal: list[Alarm] = []
         self._records: deque[dict[str, Any]] = deque(maxlen=_WINDOW)
         self._broken_at: dict[str, int] = {}
-        self._band = _Band.read(config.forecast) if config.forecast is not None else None
+        self._steps = steps
+        self._band = None if config.forecast is None else _Band.read(config.forecast)
+        self._side, self._in_a_row = "inside", 0  # of the band: the last values
+        self._off = ""  # what was found at the last value
+
+    @property
+    def seldom(self) -> str | None:
+        """A metric that is compared and that few records have: `recall` needs all of them."""
+        metric = None if self._band is None else self._band.metric
+        return None if metric == _LOSS else metric
 
     def look(self, record: dict[str, Any]) -> list[Alarm]:
         """The rules that this record begins to break, logged as warnings."""
@@ -129,16 +142,9 @@ class Watch:
                 f"{record['drop_fraction']:.1%} of the assignments dropped, more than "
                 f"{config.drop_fraction:.1%}"
             )
-        # forecast: the mean loss of the last 20 steps lies in the band of a forecast.
-        recent = [r["loss"] for r in self._records][-_SETTLED:]
-        if self._band is not None and len(recent) == _SETTLED:
-            low, high = self._band.at(record["tokens"])
-            mean = sum(recent) / len(recent)
-            if not low <= mean <= high:
-                faults["forecast"] = (
-                    f"mean loss {mean:.4f} of the last {_SETTLED} steps is off the forecast, "
-                    f"{low:.4f} to {high:.4f}"
-                )
+        # forecast: fewer values in a row than was registered lie off the band on one side.
+        if self._band is not None and self._is_off(self._band, record):
+            faults["forecast"] = self._off
         # data_wait: at most `data_wait` of the time of the last 20 steps is spent on waiting.
         timed = [*self._records, record][-_SETTLED:]
         waited = sum(r["time/data"] for r in timed) / sum(r["time/step"] for r in timed)
@@ -149,15 +155,44 @@ class Watch:
             )
         return faults
 
+    def _is_off(self, band: "_Band", record: Mapping[str, Any]) -> bool:
+        """Whether the last values of the metric, this record's included if it has one, are off; of
+        the training loss the means of the last 20 steps are taken."""
+        value, what = record.get(band.metric), band.metric
+        if band.metric == _LOSS:
+            recent = [r[_LOSS] for r in self._records][-_SETTLED:]
+            value = sum(recent) / _SETTLED if len(recent) == _SETTLED else None
+            what = f"mean loss of the last {_SETTLED} steps"
+        place = (record["step"] + 1) / self._steps if band.registered else record["tokens"]
+        if value is not None and place > band.burn_in:
+            low, high = band.at(place)
+            side = "inside" if low <= value <= high else "below" if value < low else "above"
+            self._in_a_row = self._in_a_row + 1 if side == self._side else 1
+            self._side = side
+            self._off = (
+                f"{what} is {value:.4f}, {side} its forecast of {low:.4f} to {high:.4f}, "
+                f"{self._in_a_row} in a row"
+            )
+        return self._side != "inside" and self._in_a_row >= band.persistence
 
+
+@dataclass(frozen=True)
 class _Band:
-    """A forecast: `[{"tokens": 0, "low": 2.0, "high": 2.2}, ...]`, linear between its points."""
+    """The band of a metric, linear between its points: where (tokens, or progress from 0 to 1 if
+    registered), low and high. It counts after `burn_in`."""
 
-    def __init__(self, points: list[tuple[int, float, float]]) -> None:
-        self._points = points
+    metric: str
+    points: Sequence[tuple[float, float, float]]
+    registered: bool
+    burn_in: float
+    persistence: int
 
     @classmethod
     def read(cls, path: Path) -> "_Band":
+        """A registration of `marin ladder register`, or in a `.json` file a list of `tokens`, `low`
+        and `high` of the training loss."""
+        if path.suffix != ".json":
+            return cls._registration(path)
         try:
             raw = json.loads(path.read_text())
             points = sorted((int(p["tokens"]), float(p["low"]), float(p["high"])) for p in raw)
@@ -169,14 +204,25 @@ class _Band:
             raise MarinError(f"{path}: a forecast with numbers that are not finite")
         if not points:
             raise MarinError(f"{path}: a forecast without points")
-        return cls(points)
+        return cls(_LOSS, points, registered=False, burn_in=0, persistence=1)
 
-    def at(self, tokens: int) -> tuple[float, float]:
-        index = bisect_right(self._points, tokens, key=lambda point: point[0])
-        before = self._points[max(index - 1, 0)]
-        after = self._points[min(index, len(self._points) - 1)]
+    @classmethod
+    def _registration(cls, path: Path) -> "_Band":
+        from marin.ladder.register import read_registration  # fits with SciPy, slow to load
+
+        block = read_registration(path)
+        forecast, rule = block["forecast"], block["rule"]
+        columns = (forecast[key] for key in ("progress", "low", "high"))
+        points = sorted(zip(*columns, strict=True))
+        persistence = int(rule["persistence"])
+        return cls(block["metric"], points, True, rule["burn_in"] + _ROUNDED, persistence)
+
+    def at(self, place: float) -> tuple[float, float]:
+        index = bisect_right(self.points, place, key=lambda point: point[0])
+        before = self.points[max(index - 1, 0)]
+        after = self.points[min(index, len(self.points) - 1)]
         span = after[0] - before[0]
-        share = min(max((tokens - before[0]) / span, 0.0), 1.0) if span else 0.0
+        share = min(max((place - before[0]) / span, 0.0), 1.0) if span else 0.0
         return (
             before[1] + share * (after[1] - before[1]),
             before[2] + share * (after[2] - before[2]),
