@@ -42,6 +42,10 @@ def test_greedy_tokens_are_the_likeliest_and_sampling_follows_seed_and_top_k(
     one_device: Any, random_bias: Any, model: Any
 ) -> None:
     prompt = jnp.asarray(packed([[7]], 7, one_device.config.vocab).tokens)
+    cache = empty_cache(one_device.config, 1, 8)
+    every, _ = extend(model, cache, prompt, mesh=one_device.mesh)
+    last, _ = extend(model, cache, prompt, mesh=one_device.mesh, last=True)
+    np.testing.assert_allclose(last, every[:, -1:], atol=1e-6)
     greedy = generate(model, prompt, count=5, mesh=one_device.mesh)
     rows = np.zeros((8, LENGTH), np.int32)
     rows[0, :12] = np.concatenate([prompt[0], greedy[0]])

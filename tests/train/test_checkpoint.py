@@ -57,6 +57,10 @@ def test_arrays_come_back_bit_for_bit_on_any_number_of_devices(saved: Path, devi
     for name, value in arrays(offset=20).items():
         np.testing.assert_array_equal(restored[name], value)
         assert restored[name].sharding == arrays(devices)[name].sharding
+    some = checkpoints.restore(20, like(arrays(devices)), prefixes=("parameters.",))
+    assert set(some) == {"parameters.experts", "parameters.gain"}
+    for name, value in some.items():
+        np.testing.assert_array_equal(value, restored[name])
     checkpoints.close()
 
 

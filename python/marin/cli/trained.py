@@ -46,10 +46,13 @@ def load_trained(run: Path, at: int | None) -> Trained:
     trainee = take_apart(config.model, mesh)
     checkpoints = Checkpoints(directory.checkpoints, keep=1)
     try:
-        arrays = checkpoints.restore(step, named_arrays(trainee.layout))
+        arrays = checkpoints.restore(
+            step, named_arrays(trainee.layout), prefixes=("parameters.", "router_bias")
+        )
     finally:
         checkpoints.close()
-    state = fill_named(trainee.layout, arrays)
+    # Without the optimizer, which is twice as large as the model.
+    state = fill_named(trainee.layout._replace(step=None, optimizer=None), arrays)
     return Trained(
         model=trainee.model(state.parameters, state.router_bias),
         mesh=mesh,

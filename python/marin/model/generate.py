@@ -52,9 +52,16 @@ def empty_cache(config: HeroConfig, batch: int, size: int) -> Cache:
 
 
 def extend(
-    model: Hero, cache: Cache, tokens: Int[Array, "B T"], *, mesh: Mesh, qk_scale: float = 1.0
-) -> tuple[Float[Array, "B T V"], Cache]:
-    """Logits of T tokens that follow those in the cache, and the cache with them. Dropless."""
+    model: Hero,
+    cache: Cache,
+    tokens: Int[Array, "B T"],
+    *,
+    mesh: Mesh,
+    qk_scale: float = 1.0,
+    last: bool = False,
+) -> tuple[Float[Array, "B t V"], Cache]:
+    """Logits of T tokens that follow those in the cache, or of the last of them alone, and the
+    cache with them. Dropless."""
     config = model.config
     positions = cache.length + jnp.arange(tokens.shape[1])
     angles = rope_angles(positions[None], config.head_dim, config.rope_theta)
@@ -76,7 +83,7 @@ def extend(
     per_layer = cache._replace(length=jnp.zeros(config.layers, jnp.int32))
     layers = (stacked, jnp.asarray(config.global_layers), model.router_bias[...], per_layer)
     x, after = jax.lax.scan(body, x, layers)
-    x = model.final_norm(x)
+    x = model.final_norm(x[:, -1:] if last else x)
     logits = jnp.einsum(
         "btd,vd->btv", x, model.readout[...].astype(x.dtype), preferred_element_type=jnp.float32
     )
@@ -169,7 +176,7 @@ def generate(
         model: Hero = nnx.merge(graph, state)
         keys = jax.random.split(key, count)
         cache = empty_cache(model.config, prompt.shape[0], prompt.shape[1] + count)
-        logits, cache = extend(model, cache, prompt, mesh=mesh, qk_scale=qk_scale)
+        logits, cache = extend(model, cache, prompt, mesh=mesh, qk_scale=qk_scale, last=True)
         first = pick(logits[:, -1], keys[0])
 
         def step(carry: tuple[Array, Cache], key: Array) -> tuple[tuple[Array, Cache], Array]:

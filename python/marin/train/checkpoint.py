@@ -100,10 +100,13 @@ class Checkpoints:
             if step > after:
                 _remove(checkpoint_directory(self.root, step))
 
-    def restore(self, step: int, like: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    def restore(
+        self, step: int, like: Mapping[str, jax.ShapeDtypeStruct], *, prefixes: tuple[str, ...] = ()
+    ) -> dict[str, jax.Array]:
         """The arrays of a checkpoint that `read_state` has verified.
 
-        `like` names every array with its shape, dtype and the sharding it shall have here.
+        `like` names every array with its shape, dtype and the sharding it shall have here. With
+        `prefixes` only those are read whose names begin so.
 
         Raises:
           MarinError: the checkpoint holds other names, shapes or dtypes.
@@ -114,9 +117,14 @@ class Checkpoints:
         arguments = {
             name: ocp.ArrayRestoreArgs(sharding=leaf.sharding, dtype=leaf.dtype)
             for name, leaf in like.items()
+            if not prefixes or name.startswith(prefixes)
         }
-        restored = self._orbax.restore(path, args=ocp.args.PyTreeRestore(restore_args=arguments))
-        return dict(restored)
+        chosen = ocp.args.PyTreeRestore(
+            item={name: like[name] for name in arguments},
+            restore_args=arguments,
+            partial_restore=bool(prefixes),
+        )
+        return dict(self._orbax.restore(path, args=chosen))
 
     def _finish(self, step: int, state: dict[str, Any]) -> None:
         self._orbax.wait_until_finished()  # of all processes
