@@ -8,16 +8,23 @@ from pathlib import Path
 
 import pytest
 from support.compilation import quick_flags
+from support.packing import make_schedule, write_store
+from support.training import tiny_model
 from typer.testing import CliRunner
 
+from marin.bench.balance import BalanceConfig, of_run, read_run
 from marin.bench.balance.data import DataRates
 from marin.bench.balance.dispatch import DispatchRates, modelled_rates
-from marin.bench.balance.verdict import BalanceConfig, balance, check_run
+from marin.bench.balance.verdict import _agreement, balance
 from marin.bench.compare import compare
 from marin.cli.app import app
 from marin.errors import MarinError
 from marin.model.presets import preset
+from marin.packing import pack, plan
 from marin.plan import device
+from marin.train.config import MeshShape, TrainConfig
+from marin.train.run_directory import RunDirectory
+from marin.train.source import open_source
 
 DATA = DataRates(mix=1e9, plan=2e6, pack=1e6, stream_store=2e6, stream_shards=1e7)
 LAYER = DispatchRates({"rank": 1e6}, {"local": 1e5})
@@ -42,16 +49,61 @@ def test_streaming_from_the_store_pays_for_planning_too() -> None:
     assert DATA.from_store == pytest.approx(1e6)
 
 
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run over 4 devices, about to begin."""
+    store = write_store(tmp_path, {"c00q0": [30] * 40})
+    schedule = make_schedule({"c00q0": 1.0}, [(0.0, 64, 4), (0.5, 128, 2)], 12 * 4 * 64)
+    shards = pack(plan(store, schedule, tmp_path), tmp_path)
+    mesh = MeshShape(expert=4)
+    config = TrainConfig(shards=shards, run=tmp_path / "run", model=tiny_model(), mesh=mesh)
+    config.run.mkdir()
+    directory = RunDirectory(config.run)
+    directory.claim(config)
+    directory.curriculum(config, open_source(directory.legs(config)))
+    return config.run
+
+
+def log(run: Path, *records: dict[str, object]) -> None:
+    lines = (json.dumps({"step": step, **record}) + "\n" for step, record in enumerate(records))
+    (run / "metrics.jsonl").write_text("".join(lines))
+
+
 @pytest.mark.parametrize(("waited", "limits"), [(0.001, "compute"), (0.5, "data")])
 def test_a_run_agrees_when_it_waited_as_the_verdict_says(
-    tmp_path: Path, waited: float, limits: str
+    run: Path, waited: float, limits: str
 ) -> None:
-    record = {"time/step": 1.0, "time/data": waited, "time/compile": 0.0}
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    compiling = {"time/step": 1.0, "time/data": 0.9, "time/compile": 9.0}
+    log(run, compiling, {"time/step": 1.0, "time/data": waited, "time/compile": 0.0})
+    found = read_run(run)
+    assert (found.model, found.devices, found.row_lengths) == (tiny_model(), 4, (64, 128))
+    assert (found.steps, found.data_wait) == (1, waited)
+    config = of_run(found)
+    assert (config.devices, config.row_lengths, config.tokens % 4) == (4, (64, 128), 0)
     for expected in ("compute", "data"):
-        checked = check_run({"verdict": {"limits": expected}}, tmp_path)
-        assert checked["limits"] == limits
-        assert checked["agrees"] == (limits == expected)
+        answer = _agreement(found, expected)
+        assert answer["limits"] == limits
+        assert answer["agrees"] == (limits == expected)
+
+
+def test_a_run_that_says_nothing_is_refused_before_anything_is_measured(run: Path) -> None:
+    for records, message in (
+        ([], "no step has been logged; train it first"),
+        ([{"time/step": 0.0, "time/data": 0.0, "time/compile": 0.0}], "no step has been logged"),
+        ([{"loss": 1.0}], "step 0 was logged without its times"),
+        ([{"time/step": "x", "time/data": 0, "time/compile": 0}], "without its times"),
+    ):
+        log(run, *records)
+        with pytest.raises(MarinError, match=message):
+            balance_command("--run", str(run))
+    with pytest.raises(MarinError, match="--model: --run measures the run's own model"):
+        balance_command("--run", str(run), "--model", "d768")
+    with pytest.raises(MarinError, match="not a run's directory"):
+        balance_command("--run", str(run.parent))
+
+
+def balance_command(*arguments: str) -> None:
+    CliRunner().invoke(app, ["bench", "balance", *arguments], catch_exceptions=False)
 
 
 def test_no_modelled_transport_beats_its_grouped_product_or_its_exchange() -> None:

@@ -17,7 +17,10 @@ DeviceName = Annotated[
     str, typer.Option("--device", help="gb200, h200 or h100, by the cost model; default: this one.")
 ]
 Devices = Annotated[int, typer.Option(help="Present devices that share the experts.")]
-Run = Annotated[Path | None, typer.Option(help="A training run to check the verdict with.")]
+Run = Annotated[
+    Path | None,
+    typer.Option(help="Measure the model of this run, and check the verdict with its wait."),
+]
 Root = Annotated[Path | None, typer.Option(help="Keeps the corpus here for another time.")]
 Plot = Annotated[Path | None, typer.Option(help="Write both sides over row length (.svg).")]
 Save = Annotated[Path | None, typer.Option(help="Also write the results to this JSON file.")]
@@ -39,18 +42,23 @@ def bench_balance(
     json_output: Json = False,
 ) -> None:
     """Which side limits, data or experts, and how many cores feed a device, a node and a rack."""
-    from marin.bench.balance import check_run, measure
+    from marin.bench.balance import measure, of_run, read_run
     from marin.bench.results import check_outputs
     from marin.engine import check_plot, write_json
 
-    config = _config(context, model, device, devices, smoke)
+    trained = None
+    if run is None:
+        config = _config(context, model, device, devices, smoke)
+    else:
+        named = ("model", "device", "devices", "smoke")
+        refuse(context, "--run measures the run's own model on its devices; leave it out", *named)
+        trained = read_run(run)
+        config = of_run(trained)
     inputs = [run] if run else []
     check_outputs(save, root, inputs=inputs)
     if plot is not None:
         check_plot(plot, inputs)
-    answer = measure(config, root, progress=progress_for(json_output))
-    if run is not None:
-        answer["balance"]["run"] = check_run(answer["balance"], run)
+    answer = measure(config, root, run=trained, progress=progress_for(json_output))
     if plot is not None:
         _draw(answer["balance"], plot)
     if save is not None:

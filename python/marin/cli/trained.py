@@ -52,9 +52,10 @@ def load_trained(run: Path, at: int | None) -> Trained:
     finally:
         checkpoints.close()
     # Without the optimizer, which is twice as large as the model.
-    state = fill_named(trainee.layout._replace(step=None, optimizer=None), arrays)
+    layout = {"parameters": trainee.layout.parameters, "router_bias": trainee.layout.router_bias}
+    state = fill_named(layout, arrays)
     return Trained(
-        model=trainee.model(state.parameters, state.router_bias),
+        model=trainee.model(state["parameters"], state["router_bias"]),
         mesh=mesh,
         step=step,
         qk_scale=directory.planned_curriculum().at(max(step - 1, 0)).qk_scale,

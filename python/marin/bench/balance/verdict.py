@@ -6,10 +6,9 @@ cores it asks for are too many rather than too few. For a named device it is the
 `marin.plan`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -20,6 +19,7 @@ from marin.bench.balance.dispatch import (
     modelled_rates,
     peer_rates,
 )
+from marin.bench.balance.trained import TrainedRun
 from marin.bench.corpus import DOCUMENTS
 from marin.bench.results import MARIN, Results
 from marin.engine import Progress
@@ -29,10 +29,10 @@ from marin.model.count import BACKWARD
 from marin.model.presets import Rung, rung
 from marin.plan import Device, device, step_cost
 from marin.plan.cost import passes_exchanged
-from marin.train import read_metrics
 from marin.train.devices import ensure_devices
 
 _LAYER_RATE = "tokens/s per device and layer"
+_TOKENS = 2048
 _NOTICED = 0.05
 """Share of a run's time; less waiting than this is no limit, as for the watch of `marin train`."""
 
@@ -45,7 +45,7 @@ class BalanceConfig:
     device: str = ""
     row_lengths: tuple[int, ...] = (4096, 8192, 65_536)
     devices: int = 4
-    tokens: int = 2048
+    tokens: int = _TOKENS
     """Of one present device in the measured layer."""
     documents: int = DOCUMENTS
     seconds: float = 1.0
@@ -73,14 +73,28 @@ def model_of(config: BalanceConfig) -> Rung:
     return found
 
 
-def measure(config: BalanceConfig, root: Path | None, *, progress: Progress) -> dict[str, Any]:
+def of_run(run: TrainedRun) -> BalanceConfig:
+    """What to measure for the verdict that a run's wait for data is to agree with: its own rows and
+    devices."""
+    return BalanceConfig(
+        f"the model of {run.path}",
+        row_lengths=run.row_lengths,
+        devices=run.devices,
+        tokens=_TOKENS // run.devices * run.devices or run.devices,
+    )
+
+
+def measure(
+    config: BalanceConfig, root: Path | None, *, run: TrainedRun | None = None, progress: Progress
+) -> dict[str, Any]:
     """What `marin bench balance --json` prints: `results` as every bench, and `balance`.
 
     Args:
       root: keeps the corpus here for another time; a temporary folder by default.
+      run: measures its model, with the configuration `of_run`, and compares its wait for data.
     """
-    found = model_of(config)
     named = device(config.device) if config.device else None
+    found = model_of(config) if run is None else Rung(run.model, batch=0, steps=0)
     data: dict[int, DataRates] = {}
     with (
         TemporaryDirectory(dir=root) as name,
@@ -104,7 +118,10 @@ def measure(config: BalanceConfig, root: Path | None, *, progress: Progress) -> 
     }
     results = Results()
     _add_lines(results, data, dispatch)
-    return {**results.report(), "balance": balance(config, data, dispatch, compute, named)}
+    answer = balance(config, data, dispatch, compute, named)
+    if run is not None:
+        answer["run"] = _agreement(run, answer["verdict"]["limits"])
+    return {**results.report(), "balance": answer}
 
 
 def measure_dispatch(config: BalanceConfig, *, peers: bool, progress: Progress) -> dict[str, Any]:
@@ -192,20 +209,16 @@ def _host_cores(named: Device | None) -> int:
     return named.cores if named else int(describe_machine()["cores"])
 
 
-def check_run(balanced: Mapping[str, Any], run: Path) -> dict[str, Any]:
-    """Whether a run's measured wait for data agrees with the verdict: at least 5 % of its time is
-    waiting where data limits, less where compute does."""
-    records: Sequence[Mapping[str, Any]] = read_metrics(run / "metrics.jsonl")
-    steady = [r for r in records if r["time/compile"] < 0.1 * r["time/step"]] or records
-    waited = fmean(r["time/data"] for r in steady) / fmean(r["time/step"] for r in steady)
-    limits = "data" if waited >= _NOTICED else "compute"
-    expected = balanced["verdict"]["limits"]
+def _agreement(run: TrainedRun, limits: str) -> dict[str, Any]:
+    """Whether a run's wait for data agrees with the verdict: at least 5 % of its time is waiting
+    where data limits, less where compute does."""
+    found = "data" if run.data_wait >= _NOTICED else "compute"
     return {
-        "run": str(run),
-        "steps": len(steady),
-        "data_wait": waited,
-        "limits": limits,
-        "agrees": limits == expected,
+        "run": str(run.path),
+        "steps": run.steps,
+        "data_wait": run.data_wait,
+        "limits": found,
+        "agrees": found == limits,
     }
 
 
