@@ -26,9 +26,16 @@ Curve = tuple[tuple[float, ...], tuple[float, ...]]
 
 MINIMUM_RUNGS = 3
 # What has to be equal in all rungs, where a grid or a run states it: everything that is not size.
+MODEL_RECIPE = (
+    "experts", "top_k", "vocab", "transport", "head_dim", "shared_experts", "window",
+    "global_every", "gate_rank", "conv_taps", "rope_theta", "query_multiplier", "combine_sum",
+    "init_scale", "norm_epsilon", "z_loss", "auxiliary_balance", "sequence_balance", "dtype",
+)  # fmt: skip
+POOLED_RECIPE = ("waves", "transport_capacity", "receiver_capacity", "drop_policy", "stripe")
 RECIPE_KEYS = (
-    "recipe", "seq_len", "experts", "top_k", "capacity", "mixture", "data", "tokenizer", "vocab",
-    "optimizer", "schedule", "warmup", "floor_fraction", "transport",
+    "recipe", "seq_len", "capacity", "mixture", "data", "tokenizer", "optimizer", "schedule",
+    "warmup", "floor_fraction", "qk_extension", "evaluation_tokens", "evaluation_seq_len",
+    *MODEL_RECIPE, *POOLED_RECIPE,
 )  # fmt: skip
 _STEPS_AGREE = 0.02  # relative: figures are published rounded, steps x batch is exact
 _MOST_EVALUATIONS = 40  # of one rung; more are averaged over windows
@@ -221,7 +228,8 @@ def rung_from(entry: Mapping[str, Any], path: Path) -> Rung:
         train_flops=_figure(entry, "train_flops", where, default=6 * active * tokens),
         steps=steps_total,
         metrics=curves,
-        recipe={key: entry[key] for key in RECIPE_KEYS if key in entry},
+        # A loss and its coefficient can have one name: curves are no recipe.
+        recipe={key: entry[key] for key in RECIPE_KEYS if key in entry and key not in curves},
         figures={key: value for key, value in entry.items() if not _is_curve(value)},
     )
 

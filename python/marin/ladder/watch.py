@@ -10,7 +10,10 @@ from marin.ladder.grid import Rung
 
 _SIZE_TOLERANCE = 0.02  # relative; published figures are rounded
 # What makes a run another experiment than the one registered; other differences are only named.
-_VOIDING = ("recipe", "seq_len", "mixture", "data", "tokenizer", "transport", "capacity", "vocab")
+_VOIDING = (
+    "recipe", "seq_len", "mixture", "data", "tokenizer", "transport", "capacity", "vocab",
+    "evaluation_tokens", "evaluation_seq_len",
+)  # fmt: skip
 # What is held against the most that any rung showed at the same progress -> how far beyond twice of
 # it is too far, and whether that voids. Dropped is a share of assignments.
 JUDGED = {"drop_fraction": (0.02, True), "grad_norm": (0.0, False)}
