@@ -127,6 +127,14 @@ def test_evaluations_can_lie_in_an_exported_file(tmp_path: Path) -> None:
     assert ladder.rungs[0].train_flops == 6e3
 
 
+def test_an_exported_file_whose_steps_are_tokens_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("Step,loss\n20480,3.5\n40960,3.25\n")
+    rung = {"name": "a", "steps": 10, "tokens": 40_960, "active_params": 10, "history": "a.csv"}
+    (tmp_path / "grid.json").write_text(json.dumps({"rungs": [rung]}))
+    with pytest.raises(MarinError, match="rung a, loss: step 20480 lies outside the run's 10"):
+        load_grid(tmp_path / "grid.json")
+
+
 def test_an_export_without_steps_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("loss\n3.5\n")
     with pytest.raises(MarinError, match="no record has a step"):

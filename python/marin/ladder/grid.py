@@ -193,12 +193,12 @@ def rung_from(entry: Mapping[str, Any], path: Path) -> Rung:
     name = str(entry.get("name", "?"))
     where = f"{path}, rung {name}"
     curves: dict[str, Curve] = {}
-    if "history" in entry:
-        for metric, (steps, values) in read_history(path.parent / str(entry["history"])).items():
-            curves[metric] = checked_curve(steps, values, f"{where}, {metric}", None)
     steps_total = int(_figure(entry, "steps", where))
     if not steps_total:
         raise MarinError(f"{where}: steps is {entry['steps']!r}; expected at least 1")
+    if "history" in entry:
+        for metric, (steps, values) in read_history(path.parent / str(entry["history"])).items():
+            curves[metric] = checked_curve(steps, values, f"{where}, {metric}", steps_total)
     for key, value in entry.items():
         if _is_curve(value):
             try:
