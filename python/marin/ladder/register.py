@@ -64,7 +64,7 @@ def register(
         "data": {
             os.path.relpath(file, out.parent): xxh3_file(file)
             for source in sources
-            for file in _files(source)
+            for file in _files(source, ladder)
         },
         "metric": ladder.metric,
         "tolerance": tolerance,
@@ -129,9 +129,11 @@ def _is_whole(block: dict[str, Any]) -> bool:
     )
 
 
-def _files(source: Path) -> list[Path]:
+def _files(source: Path, ladder: Ladder) -> list[Path]:
+    """What a source consists of: a grid and the exports that it names, or the files of a run."""
     if source.is_file():
-        return [source]
+        named = [rung.figures["history"] for rung in ladder.rungs if "history" in rung.figures]
+        return [source, *(source.parent / str(name) for name in named)]
     if is_wandb(source):
         return sorted(source.rglob("*.wandb"))
     return [source / name for name in ("config.toml", "plan.json", "metrics.jsonl")]
