@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import struct
 from dataclasses import fields, replace
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -288,6 +290,40 @@ def test_a_file_that_is_not_of_wandb_or_cut_off_is_refused(tmp_path: Path, conte
     path.write_bytes(content)
     with pytest.raises(MarinError, match=r"run-a\.wandb: (not a file of W&B|no plan)"):
         find_run(path, "", "loss")
+
+
+def _record(**fields: Any) -> bytes:
+    """A file of W&B with one record of a run's history, of (key, JSON) pairs."""
+    messages: Any = import_module("wandb.proto.wandb_internal_pb2")
+    record = messages.Record()
+    for key, value in fields.items():
+        record.history.item.add(key=key, value_json=value)
+    return _chunk(record.SerializeToString())
+
+
+def _chunk(data: bytes) -> bytes:
+    return b":W&B\xe1\xbe\x00" + struct.pack("<IHB", 0, len(data), 1) + data
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (_chunk(b"\xff" * 20), "damaged: "),
+        (_record(loss="{"), "damaged: 'loss' is no JSON"),
+        (_record(_step="NaN", loss="1"), "damaged: _step is nan; restore the file"),
+        (_record(_step='"a"', loss="1"), "damaged: _step is 'a'; restore the file"),
+    ],
+    ids=["record", "value", "step", "text as step"],
+)
+def test_a_damaged_file_of_wandb_is_refused_in_one_line(
+    tmp_path: Path, content: bytes, says: str
+) -> None:
+    path = tmp_path / "run-a.wandb"
+    path.write_bytes(content)
+    with pytest.raises(MarinError) as refusal:
+        find_run(path, "", "loss")
+    assert str(refusal.value).startswith(f"{path}: {says}")
+    assert "\n" not in str(refusal.value)
 
 
 def _plain(ladder: Ladder) -> list[Any]:

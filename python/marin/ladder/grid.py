@@ -7,7 +7,7 @@ without evaluations is one to forecast. Figures are parameters, tokens and FLOPs
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -221,6 +221,7 @@ def rung_from(entry: Mapping[str, Any], path: Path) -> Rung:
         if abs(exact / tokens - 1) <= _STEPS_AGREE:
             tokens = exact
     active = _figure(entry, "active_params", where)
+    check_names([name, *curves], path)
     return Rung(
         name=name,
         active_params=active,
@@ -252,6 +253,15 @@ def checked_curve(
         if step < 0 or (total is not None and step > total):
             raise MarinError(f"{where}: step {step:g} lies outside the run's {total} steps")
     return tuple(steps), tuple(values)
+
+
+def check_names(names: Iterable[str], path: Path) -> None:
+    """Raises `MarinError` for the name of a rung or a metric that no file can hold."""
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise MarinError(f"{path}: the name {name!a} is no Unicode text; rename it") from None
 
 
 def _window(progress: Array) -> npt.NDArray[np.int64]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from marin.engine.manifest import fingerprint
 from marin.errors import MALFORMED, MarinError
-from marin.ladder.grid import MODEL_RECIPE, POOLED_RECIPE, Rung, checked_curve
+from marin.ladder.grid import MODEL_RECIPE, POOLED_RECIPE, Rung, check_names, checked_curve
 from marin.ladder.history import Columns, columns
 from marin.ladder.wandb_files import read_wandb
 from marin.model.count import active_parameters, total_parameters, train_flops_per_token
@@ -59,6 +59,7 @@ def _rung(
         for key, (steps, values) in found.items()
         if len(steps) > 1
     }
+    check_names([name, *metrics], path)
     flops = sum(
         train_flops_per_token(config.model, segment.seq_len) * segment.steps * segment.batch_tokens
         for segment in curriculum.segments

@@ -23,7 +23,8 @@ def watch(rung: Rung, registration: Mapping[str, Any]) -> dict[str, Any]:
     """Judges every evaluation of a run that has some of the registered metric.
 
     `verdict` is "on track", "off track" or "void"; `evaluations` says for each its progress, value,
-    band and side ("inside", "above", "below", or "burn-in").
+    band and side ("inside", "above", "below", or "burn-in"). `error` is relative to the forecast;
+    None where the band reaches zero, and `difference` is within the tolerance or not.
     """
     metric, rule, forecast = (registration[key] for key in ("metric", "rule", "forecast"))
     progress, values = rung.curve(metric)
@@ -39,7 +40,9 @@ def watch(rung: Rung, registration: Mapping[str, Any]) -> dict[str, Any]:
     void = [entry["what"] for entry in differences if entry["voids"]]
     verdict = "void" if void else "on track" if since is None else "off track"
     finished = progress[-1] >= 1 - 1e-3
-    error = float(values[-1] / middle[-1] - 1)
+    difference = float(values[-1] - middle[-1])
+    scale = 0.0 if reaches_zero(low[-1], high[-1]) else abs(float(middle[-1]))
+    error = difference / scale if scale else None
     return {
         "run": rung.name,
         "metric": metric,
@@ -49,8 +52,11 @@ def watch(rung: Rung, registration: Mapping[str, Any]) -> dict[str, Any]:
         "value": number(values[-1]),
         "forecast": number(middle[-1]),
         "error": number(error),
+        "difference": number(difference),
         "finished": bool(finished),
-        "within_tolerance": abs(error) <= registration["tolerance"] if finished else None,
+        "within_tolerance": abs(difference if error is None else error) <= registration["tolerance"]
+        if finished
+        else None,
         "differences": differences,
         "evaluations": [
             {
@@ -66,6 +72,12 @@ def watch(rung: Rung, registration: Mapping[str, Any]) -> dict[str, Any]:
             )
         ],
     }
+
+
+def reaches_zero(low: float, high: float) -> bool:
+    """Whether zero lies in an interval: nothing is told relative to a forecast in it, and the
+    tolerance is absolute."""
+    return low <= 0 <= high
 
 
 def _side(value: float, low: float, high: float) -> str:
