@@ -127,6 +127,18 @@ def test_the_forecast_itself_is_on_track(registered: Path, published: Ladder) ->
     assert verdict["differences"] == []
 
 
+@pytest.mark.parametrize(("outcome", "within"), [(0.0, True), (0.009, True), (0.011, False)])
+def test_a_forecast_whose_band_reaches_zero_has_an_absolute_tolerance(
+    registered: Path, published: Ladder, outcome: float, within: bool
+) -> None:
+    block = read_registration(registered)
+    run = _run(published, block, lambda *_: outcome)
+    block["forecast"] |= {"loss": [0.0] * 20, "low": [0.0] * 20, "high": [0.05] * 20}
+    answer = watch(run, block)
+    assert (answer["verdict"], answer["error"], answer["difference"]) == ("on track", None, outcome)
+    assert answer["within_tolerance"] is within
+
+
 def test_leaving_the_band_for_good_is_off_track(registered: Path, published: Ladder) -> None:
     block = read_registration(registered)
     run = _run(published, block, lambda i, value: value + (0.2 if i >= 10 else 0))
