@@ -144,7 +144,7 @@ def test_metrics_that_reach_zero_or_are_negative_have_forecasts_but_no_power_law
     registration, page = tmp_path / "f.md", tmp_path / "ladder.html"
     code, out, err = marin_ladder("fit", grid)
     assert (code, err) == (0, "")
-    assert f"{metric} = - (fitted) + A FLOPs^--" in out
+    assert f"{metric} = - (no power law: not all values are positive)" in out
     for command in (
         ["fit", grid, "--json"],
         ["forecast", grid, "--target", "T"],
@@ -154,7 +154,7 @@ def test_metrics_that_reach_zero_or_are_negative_have_forecasts_but_no_power_law
     ):
         code, out, err = marin_ladder(*command)
         assert (code, err) == (0, ""), command
-    assert "no power law" in page.read_text()
+    assert "No power law" in page.read_text()
 
 
 def test_small_losses_have_forecasts_without_a_floor_that_nobody_gave(

@@ -77,7 +77,6 @@ def fit(
 ) -> None:
     """Fit the rungs: exponents and floor, each rung's place, and the backtests."""
     from marin.ladder import Model, fit_answer
-    from marin.ladder.answer import figure
 
     answer = fit_answer(_load(sources, metric), Model(floor=floor))
     if json_output:
@@ -85,7 +84,11 @@ def fit(
         return
     console = Console()
     given = "given" if answer["floor_given"] else "fitted"
-    law = f"{figure(answer['floor'])} ({given}) + A FLOPs^-{figure(answer['exponent'])}"
+    law = (
+        "- (no power law: not all values are positive)"
+        if answer["exponent"] is None
+        else f"{answer['floor']:.4f} ({given}) + A FLOPs^-{answer['exponent']:.4f}"
+    )
     console.print(f"{answer['metric']} = {law} at the end of a run", markup=False)
     _print_rungs(answer, console)
     _print_backtests(answer, console)

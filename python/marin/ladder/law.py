@@ -26,8 +26,8 @@ _RATIO_SPREAD = 0.2  # of log tokens per parameter; less does not tell N from D
 @dataclass(frozen=True)
 class Law:
     """`floor + exp(log_scale) C^-exponent` at each progress [p]; `residual` [rungs, p], NaN where a
-    rung has not been, relative to the value. All but `progress` is NaN for values that reach zero,
-    which no power law does."""
+    rung has not been, relative to the value. All but `progress` is NaN where not all values
+    are positive, as those of a power law are."""
 
     floor: float
     progress: Array

@@ -77,7 +77,7 @@ def _add_rungs(page: Page, ladder: Ladder, law: Law, answer: Mapping[str, Any]) 
     floor = number(law.floor)
     section = page.section(
         "Rungs",
-        "Values reach zero, so no power law is fitted."
+        "No power law is fitted: not all values are positive."
         if floor is None
         else f"Above a floor of {floor:.4f}, fitted by least squares over all rungs.",
     )
