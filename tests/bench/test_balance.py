@@ -161,6 +161,18 @@ def test_what_is_faster_depends_on_the_unit() -> None:
     assert found == {"a": "slower", "b": "faster", "c": "changed"}
 
 
+@pytest.mark.parametrize("least", [0.0, 5e-324])
+def test_a_ratio_to_nothing_is_null_in_json(tmp_path: Path, least: float) -> None:
+    line = {"tool": "marin", "version": "1", "metric": "a", "unit": "%", "runs": []}
+    for name, value in (("before", least), ("after", 2.0)):
+        (tmp_path / name).write_text(json.dumps({"results": [line | {"value": value}]}))
+    files = [str(tmp_path / name) for name in ("before", "after")]
+    done = CliRunner().invoke(app, ["bench", "compare", *files, "--json"])
+    assert done.exit_code == 0, done.output
+    (change,) = json.loads(done.stdout, parse_constant=pytest.fail)["changes"]
+    assert (change["ratio"], change["verdict"]) == (None, "changed")
+
+
 def test_a_file_that_holds_no_results_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[]")
     with pytest.raises(MarinError, match="no results"):

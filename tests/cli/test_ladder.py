@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,97 @@ def test_a_registered_run_is_watched_and_drawn(
     assert "on track" in page.read_text()
 
 
+def _grid(
+    path: Path,
+    metric: str,
+    value: Callable[[int, int], float],
+    names: Sequence[str] = "abcdT",
+    **big: Any,
+) -> Path:
+    """A grid of four rungs with four evaluations of a metric each, and one rung to forecast."""
+    rungs: list[dict[str, Any]] = [
+        {"name": name, "steps": 8, "tokens": 1e9 * 10**i, "active_params": 1e7 * 10**i}
+        for i, name in enumerate(names)
+    ]
+    for i, rung in enumerate(rungs[:4]):
+        rung[metric] = [[step, value(i, step)] for step in (1, 3, 5, 7)]
+    rungs[4] |= big
+    path.write_text(json.dumps({"rungs": rungs}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        ("drop_fraction", lambda i, step: 0.01 * i if step > 4 else 0.0),
+        ("drop_fraction", lambda i, step: 0.0),
+        ("loss", lambda i, step: -1 - 0.1 * i - 0.01 * step),
+    ],
+    ids=["some zeros", "all zeros", "negative"],
+)
+def test_metrics_that_reach_zero_or_are_negative_have_forecasts_but_no_power_law(
+    marin_ladder: Marin, tmp_path: Path, metric: str, value: Callable[[int, int], float]
+) -> None:
+    grid = _grid(tmp_path / "grid.json", metric, value)
+    run = _grid(
+        tmp_path / "run.json", metric, value, **{metric: [[3, value(4, 3)], [7, value(4, 7)]]}
+    )
+    registration, page = tmp_path / "f.md", tmp_path / "ladder.html"
+    code, out, err = marin_ladder("fit", grid)
+    assert (code, err) == (0, "")
+    assert f"{metric} = - (no power law: not all values are positive)" in out
+    for command in (
+        ["fit", grid, "--json"],
+        ["forecast", grid, "--target", "T"],
+        ["register", grid, "--target", "T", "--out", registration],
+        ["watch", run, "--against", registration],
+        ["report", grid, "--target", "T", "--out", page, "--watch", run, "--against", registration],
+    ):
+        code, out, err = marin_ladder(*command)
+        assert (code, err) == (0, ""), command
+    assert "No power law" in page.read_text()
+
+
+def test_small_losses_have_forecasts_without_a_floor_that_nobody_gave(
+    marin_ladder: Marin, tmp_path: Path
+) -> None:
+    grid = _grid(tmp_path / "grid.json", "z_loss", lambda i, step: 0.009 - 0.0005 * i - 1e-4 * step)
+    code, out, err = marin_ladder("forecast", grid, "--target", "T", "--json")
+    assert (code, err) == (0, "")
+    floors = [entry["floor"] for entry in json.loads(out)["sensitivity"]]
+    assert floors == pytest.approx([share * 0.0068 for share in (0, 0.4, 0.5, 0.6, 0.7, 0.8)])
+
+
+HOSTILE = ["a[/b]", "b```", "c\n```json\n{}\n```\n", "d", "[bold]T"]
+
+
+def test_names_of_rungs_and_metrics_are_texts(marin_ladder: Marin, tmp_path: Path) -> None:
+    def value(i: int, step: int) -> float:
+        return 0.0 if step == 1 else 0.1 * i
+
+    metric = "drops[/b]"
+    grid = _grid(tmp_path / "grid.json", metric, value, HOSTILE)
+    run = _grid(tmp_path / "run.json", metric, value, HOSTILE, **{metric: [[7, 0.3]]})
+    for command in (
+        ["fit", grid],
+        ["forecast", grid, "--target", "[bold]T"],
+        ["register", grid, "--target", "[bold]T", "--out", tmp_path / "f.md"],
+        ["watch", run, "--against", tmp_path / "f.md"],
+    ):
+        code, out, err = marin_ladder(*command)
+        assert (code, err) == (0, ""), command
+        assert metric in out or command[0] == "register"
+    assert "[bold]T: on track" in out
+
+
+def test_a_name_that_no_file_can_hold_is_refused(marin_ladder: Marin, tmp_path: Path) -> None:
+    for names, metric in ((["a", "b", "c", "\ud800", "T"], "drops"), ("abcdT", "\udfff")):
+        grid = _grid(tmp_path / "grid.json", metric, lambda i, step: 0.1 * i, names)
+        code, out, err = marin_ladder("fit", grid)
+        assert (code, out) == (2, "")
+        assert "is no Unicode text; rename it" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -117,6 +208,8 @@ def test_a_registered_run_is_watched_and_drawn(
         (["fit", "{grid}", "--metric", "bpb"], "metric bpb is missing in d768"),
         (["fit", "{falling}"], "steps must rise"),
         (["fit", "{mixed}"], "mixed recipes: seq_len"),
+        (["fit", "{grid}", "--floor", "3"], "--floor 3: the lowest"),
+        (["fit", "{grid}", "--floor", "nan"], "--floor nan"),
         (["forecast", "{grid}", "--target", "d2048"], "has evaluations"),
         (["forecast", "{grid}", "--target", "1e21"], "inside the fitted range"),
         (["forecast", "{grid}", "--target", "d9"], "expected a rung without evaluations (d6144)"),

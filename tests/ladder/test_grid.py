@@ -127,6 +127,52 @@ def test_evaluations_can_lie_in_an_exported_file(tmp_path: Path) -> None:
     assert ladder.rungs[0].train_flops == 6e3
 
 
+def test_an_exported_file_whose_steps_are_tokens_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("Step,loss\n20480,3.5\n40960,3.25\n")
+    rung = {"name": "a", "steps": 10, "tokens": 40_960, "active_params": 10, "history": "a.csv"}
+    (tmp_path / "grid.json").write_text(json.dumps({"rungs": [rung]}))
+    with pytest.raises(MarinError, match="rung a, loss: step 20480 lies outside the run's 10"):
+        load_grid(tmp_path / "grid.json")
+
+
+def test_columns_of_two_runs_in_one_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    for header, says in (
+        ("Step,a - loss,b - loss", r"columns of 2 runs \(a, b\); export each alone"),
+        ("Step,a - loss,b - accuracy", r"columns of 2 runs \(a, b\)"),
+        ("Step,a - loss,loss", "two columns of loss"),
+    ):
+        path.write_text(f"{header}\n4,3.5,\n9,,2.5\n")
+        with pytest.raises(MarinError, match=says):
+            read_history(path)
+
+
+def test_columns_of_one_run_keep_their_steps_and_names_of_metrics_in_json_are_whole(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("Step,a - b - _step,a - b - loss,a - b - norm\n4,40,3.5,\n9,90,,0.5\n")
+    assert read_history(path) == {"loss": ([4], [3.5]), "norm": ([9], [0.5])}
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"step": 4, "loss/news - uk": 3.5, "loss/news - us": 3.0}\n')
+    assert read_history(path) == {"loss/news - uk": ([4], [3.5]), "loss/news - us": ([4], [3.0])}
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"])
+def test_a_word_for_a_number_that_json_lacks_is_refused_as_the_number(
+    published_path: Path, tmp_path: Path, word: str
+) -> None:
+    grid = json.loads(published_path.read_text())
+    curve = grid["rungs"][0].pop(METRIC)
+    curve[2][1] = word
+    records = [json.dumps({"step": step, METRIC: value}) for step, value in curve]
+    (tmp_path / "a.jsonl").write_text("\n".join(records))
+    grid["rungs"][0]["history"] = "a.jsonl"
+    (tmp_path / "grid.json").write_text(json.dumps(grid))
+    with pytest.raises(MarinError, match=f"the value at step 1712 is {float(word)}"):
+        load_grid(tmp_path / "grid.json")
+
+
 def test_an_export_without_steps_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("loss\n3.5\n")
     with pytest.raises(MarinError, match="no record has a step"):

@@ -100,6 +100,8 @@ def test_each_rung_has_the_command_that_makes_its_shards(tmp_path: Path) -> None
         ("[model]\npreset = 'tiny'\n[ladder]\nwidth = 3", "ladder.width: unknown key"),
         ("[model]\npreset = 'tiny'\n[ladder]\nbatch = 0", "ladder.batch is 0"),
         ("[model]\npreset = 'tiny'\n[ladder]\nbatch = 1.5", "ladder.batch is 1.5"),
+        ("[model]\npreset = 'd768'\n[ladder]\ntokens_per_parameter = 1e308", "is 1e+308; expected"),
+        (f"[model]\npreset = 'd768'\n[ladder]\nseq_len = 1{'0' * 30}", "seq_len is 1000"),
         ("[model]\npreset = 'tiny'", "4 heads leave"),
         ("[model]\npreset = 'none'", "none"),
     ],

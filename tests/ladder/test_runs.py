@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import struct
+from dataclasses import fields, replace
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,12 @@ from support.ladder import STEPS, write_run
 from marin.errors import MarinError
 from marin.ladder import Ladder, Model, fit_law, forecast
 from marin.ladder.forecast import find_target
+from marin.ladder.grid import MODEL_RECIPE, POOLED_RECIPE
 from marin.ladder.sources import find_run, load
 from marin.ladder.wandb_files import is_wandb, read_wandb
-from marin.train.edge import load_config
+from marin.model import HeroConfig
+from marin.train import EvaluationConfig
+from marin.train.edge import load_config, write_config
 from marin.train.metrics import MetricsLog, read_metrics
 from marin.train.wandb_mirror import WandbMirror
 
@@ -72,6 +78,98 @@ def test_runs_that_cannot_be_compared_are_refused_in_one_line(
         load([*runs[:2], other], None)
     assert says in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+# What `marin ladder plan` varies, and what changes the speed of a step alone.
+MODEL_SIZE = {"hidden", "layers", "heads", "kv_local", "kv_global", "latent", "expert_width"}
+MODEL_SPEED = {"attention", "remat", "cross_entropy_block"}
+CHANGED: dict[str, Any] = {
+    "experts": 8, "top_k": 1, "vocab": 128, "transport": "ring", "head_dim": 16,
+    "shared_experts": 4, "window": 8, "global_every": 2, "gate_rank": 2, "conv_taps": 2,
+    "rope_theta": 1e5, "query_multiplier": 1.0, "combine_sum": 1.0, "init_scale": 1.0,
+    "norm_epsilon": 1e-5, "z_loss": 0.0, "auxiliary_balance": 0.01, "sequence_balance": 0.01,
+    "dtype": "bfloat16", "waves": 1, "transport_capacity": 9.0, "receiver_capacity": 9.0,
+    "drop_policy": "fair", "stripe": True,
+}  # fmt: skip
+
+
+def test_every_field_of_a_model_is_size_speed_or_recipe() -> None:
+    names = {field.name for field in fields(HeroConfig)}
+    assert set(CHANGED) == {*MODEL_RECIPE, *POOLED_RECIPE}
+    assert names == {*CHANGED, *MODEL_SIZE, *MODEL_SPEED}
+
+
+@pytest.fixture
+def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are not traced: width stands for their sizes."""
+    monkeypatch.setattr("marin.ladder.runs.active_parameters", lambda model: model.hidden)
+    monkeypatch.setattr("marin.ladder.runs.total_parameters", lambda model: model.hidden)
+    monkeypatch.setattr("marin.ladder.runs.train_flops_per_token", lambda model, _: model.hidden)
+
+
+def _configured(run: Path, to: Path, model: dict[str, Any], **changes: Any) -> Path:
+    """A copy of a run under another configuration."""
+    shutil.copytree(run, to)
+    config = load_config(run / "config.toml")
+    write_config(replace(config, model=replace(config.model, **model), **changes), to)
+    return to
+
+
+@pytest.mark.usefixtures("uncounted")
+@pytest.mark.parametrize("field", CHANGED)
+def test_runs_of_models_that_differ_in_more_than_size_are_mixed(
+    runs: list[Path], tmp_path: Path, field: str
+) -> None:
+    shared = {"transport": "pooled_wave"} if field in POOLED_RECIPE else {}
+    same = [_configured(run, tmp_path / run.name, shared) for run in runs[:2]]
+    other = _configured(runs[2], tmp_path / "d64", shared | {field: CHANGED[field]})
+    with pytest.raises(MarinError, match=rf"mixed recipes: {field} is .* in d16 and .* in d64"):
+        load([*same, other], None)
+
+
+@pytest.mark.usefixtures("uncounted")
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("qk_extension", {"qk_extension": 0.2}),
+        ("evaluation_tokens", {"evaluation": EvaluationConfig(tokens=64)}),
+        ("evaluation_seq_len", {"evaluation": EvaluationConfig(seq_len=16)}),
+    ],
+)
+def test_runs_that_were_trained_or_evaluated_otherwise_are_mixed(
+    runs: list[Path], tmp_path: Path, key: str, changes: dict[str, Any]
+) -> None:
+    other = _configured(runs[2], tmp_path / "d64", {}, **changes)
+    with pytest.raises(MarinError, match=f"mixed recipes: {key} is"):
+        load([*runs[:2], other], None)
+
+
+@pytest.mark.usefixtures("uncounted")
+def test_runs_that_decay_otherwise_are_mixed(runs: list[Path], tmp_path: Path) -> None:
+    other = _configured(runs[2], tmp_path / "d64", {})
+    plan = json.loads((other / "plan.json").read_text())
+    plan["curriculum"]["decay"][-1][1] = 0.5
+    (other / "plan.json").write_text(json.dumps(plan))
+    says = r"schedule is 0\.00 at 0%, 1\.00 at 1%, 0\.05 at 100% in d16 and .*0\.50 at 100% in d64"
+    with pytest.raises(MarinError, match=says):
+        load([*runs[:2], other], None)
+
+
+@pytest.mark.usefixtures("uncounted")
+def test_what_changes_speed_alone_is_no_recipe(runs: list[Path], tmp_path: Path) -> None:
+    faster = {"attention": "reference", "remat": "none", "cross_entropy_block": 16, "waves": 1}
+    other = _configured(runs[2], tmp_path / "d64", faster, microbatches=2)
+    assert len(load([*runs[:2], other], None).rungs) == 3
+
+
+def test_a_loss_named_as_its_coefficient_is_no_recipe(tmp_path: Path) -> None:
+    rungs = [
+        {"name": f"r{size}", "steps": 10, "tokens": 1e3 * size, "active_params": size,
+         "z_loss": [[4, 0.01 / size], [9, 0.009 / size]]}
+        for size in (1, 10, 100)
+    ]  # fmt: skip
+    (tmp_path / "grid.json").write_text(json.dumps({"rungs": rungs}))
+    assert load([tmp_path / "grid.json"], "z_loss").metric == "z_loss"
 
 
 def test_runs_can_be_kept_as_a_grid(runs: list[Path], tmp_path: Path) -> None:
@@ -193,6 +291,40 @@ def test_a_file_that_is_not_of_wandb_or_cut_off_is_refused(tmp_path: Path, conte
     path.write_bytes(content)
     with pytest.raises(MarinError, match=r"run-a\.wandb: (not a file of W&B|no plan)"):
         find_run(path, "", "loss")
+
+
+def _record(**fields: Any) -> bytes:
+    """A file of W&B with one record of a run's history, of (key, JSON) pairs."""
+    messages: Any = import_module("wandb.proto.wandb_internal_pb2")
+    record = messages.Record()
+    for key, value in fields.items():
+        record.history.item.add(key=key, value_json=value)
+    return _chunk(record.SerializeToString())
+
+
+def _chunk(data: bytes) -> bytes:
+    return b":W&B\xe1\xbe\x00" + struct.pack("<IHB", 0, len(data), 1) + data
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (_chunk(b"\xff" * 20), "damaged: "),
+        (_record(loss="{"), "damaged: 'loss' is no JSON"),
+        (_record(_step="NaN", loss="1"), "damaged: _step is nan; restore the file"),
+        (_record(_step='"a"', loss="1"), "damaged: _step is 'a'; restore the file"),
+    ],
+    ids=["record", "value", "step", "text as step"],
+)
+def test_a_damaged_file_of_wandb_is_refused_in_one_line(
+    tmp_path: Path, content: bytes, says: str
+) -> None:
+    path = tmp_path / "run-a.wandb"
+    path.write_bytes(content)
+    with pytest.raises(MarinError) as refusal:
+        find_run(path, "", "loss")
+    assert str(refusal.value).startswith(f"{path}: {says}")
+    assert "\n" not in str(refusal.value)
 
 
 def _plain(ladder: Ladder) -> list[Any]:

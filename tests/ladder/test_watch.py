@@ -13,7 +13,7 @@ from support.malformed import mutations, refusal
 
 from marin._native import xxh3_file
 from marin.errors import MarinError
-from marin.ladder import Ladder, Model, Rung, find_target, fit_law
+from marin.ladder import Ladder, Model, Rung, find_target, fit_law, load_grid
 from marin.ladder.page import ladder_page
 from marin.ladder.register import read_registration, register
 from marin.ladder.sources import find_run
@@ -51,6 +51,29 @@ def test_a_registration_says_what_it_will_be_judged_by(registered: Path) -> None
     assert block["rule"] == {"burn_in": 0.1, "persistence": 3}
     assert block["data"] == {"grid.json": xxh3_file(registered.with_name("grid.json"))}
     assert all(word in text for word in ("Hypothesis", "Target", "Tolerance", "Rule", "xxh3"))
+
+
+def test_a_registration_has_the_checksums_of_the_exports_that_its_grid_names(
+    tmp_path: Path, published: Ladder
+) -> None:
+    rungs = []
+    for rung in published.rungs:
+        entry = {key: getattr(rung, key) for key in ("name", "tokens", "active_params", "steps")}
+        rungs.append(entry | {"train_flops": rung.train_flops})
+        if rung.metrics:
+            rows = zip(*rung.metrics[published.metric], strict=True)
+            text = "\n".join(["step,loss", *(f"{step},{value}" for step, value in rows)])
+            (tmp_path / f"{rung.name}.csv").write_text(text)
+            rungs[-1]["history"] = f"{rung.name}.csv"
+    grid = tmp_path / "grid.json"
+    grid.write_text(json.dumps({"rungs": rungs}))
+    ladder = load_grid(grid)
+    block = register(
+        ladder, find_target(ladder, "d6144"), Model(floor=1.5), [grid], tmp_path / "f.md",
+        tolerance=0.01,
+    )  # fmt: skip
+    files = ["grid.json", "d768.csv", "d1024.csv", "d1536.csv", "d2048.csv"]
+    assert block["data"] == {name: xxh3_file(tmp_path / name) for name in files}
 
 
 def test_a_registration_is_never_overwritten(registered: Path, published: Ladder) -> None:
@@ -102,6 +125,18 @@ def test_the_forecast_itself_is_on_track(registered: Path, published: Ladder) ->
     assert verdict["finished"]
     assert verdict["within_tolerance"]
     assert verdict["differences"] == []
+
+
+@pytest.mark.parametrize(("outcome", "within"), [(0.0, True), (0.009, True), (0.011, False)])
+def test_a_forecast_whose_band_reaches_zero_has_an_absolute_tolerance(
+    registered: Path, published: Ladder, outcome: float, within: bool
+) -> None:
+    block = read_registration(registered)
+    run = _run(published, block, lambda *_: outcome)
+    block["forecast"] |= {"loss": [0.0] * 20, "low": [0.0] * 20, "high": [0.05] * 20}
+    answer = watch(run, block)
+    assert (answer["verdict"], answer["error"], answer["difference"]) == ("on track", None, outcome)
+    assert answer["within_tolerance"] is within
 
 
 def test_leaving_the_band_for_good_is_off_track(registered: Path, published: Ladder) -> None:

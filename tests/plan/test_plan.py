@@ -76,6 +76,13 @@ def test_wrong_sizes_are_one_line() -> None:
         step_cost(config, GB200, groups=11, rows=100, seq_len=128)
     with pytest.raises(MarinError, match="8 experts over the 64 devices"):
         step_cost(config, GB200, groups=1, rows=64, seq_len=128)
+    for size, says in (
+        ({"seq_len": 10**30}, f"64 rows of {10**30} tokens over 64 devices: expected at most"),
+        ({"rows": 10**30}, f"{10**30} rows of 4096 tokens over 64 devices: expected at most"),
+        ({"groups": 10**30}, "0 racks: expected 1 to 1,048,576"),
+    ):
+        with pytest.raises(MarinError, match=says):
+            plan("d6144", rung("d6144"), GB200, **({"groups": 1} | size))
     with pytest.raises(MarinError, match="expected one of gb200"):
         device("abacus")
     with pytest.raises(MarinError, match="0 racks"):

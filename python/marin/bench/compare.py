@@ -4,6 +4,7 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ _NOISE = 0.05
 
 @dataclass(frozen=True)
 class Change:
-    """One metric of one tool in both files. `ratio` is after over before."""
+    """One metric of one tool in both files. `ratio` is after over before, infinite after zero."""
 
     tool: str
     metric: str
@@ -32,7 +33,8 @@ class Change:
     """faster or slower where the unit says which way is better, else same or changed."""
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Of infinity, which JSON has no word for, None."""
+        return {**asdict(self), "ratio": self.ratio if isfinite(self.ratio) else None}
 
 
 def read_results(path: Path) -> dict[str, Any]:

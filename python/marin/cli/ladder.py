@@ -84,10 +84,12 @@ def fit(
         return
     console = Console()
     given = "given" if answer["floor_given"] else "fitted"
-    console.print(
-        f"{answer['metric']} = {answer['floor']:.4f} ({given}) + A FLOPs^-{answer['exponent']:.4f} "
-        "at the end of a run"
+    law = (
+        "- (no power law: not all values are positive)"
+        if answer["exponent"] is None
+        else f"{answer['floor']:.4f} ({given}) + A FLOPs^-{answer['exponent']:.4f}"
     )
+    console.print(f"{answer['metric']} = {law} at the end of a run", markup=False)
     _print_rungs(answer, console)
     _print_backtests(answer, console)
 
@@ -102,6 +104,7 @@ def forecast(
 ) -> None:
     """Forecast a bigger run: its end and its whole trajectory, with 90 % intervals."""
     from marin.ladder import Model, find_target, forecast_answer
+    from marin.ladder.answer import figure
 
     rungs = _load(sources, metric)
     answer = forecast_answer(rungs, find_target(rungs, target), Model(floor=floor))
@@ -113,7 +116,8 @@ def forecast(
     console.print(
         f"{answer['target']['name']}: {answer['metric']} {final['loss']:.4f} at "
         f"{final['progress']:.0%}, 90 % interval {final['low']:.4f} to {final['high']:.4f}; "
-        f"{reach:.3g} times the largest rung's compute; baseline {final['baseline']:.4f}"
+        f"{reach:.3g} times the largest rung's compute; baseline {figure(final['baseline'])}",
+        markup=False,
     )
     rows = zip(*(answer[key] for key in ("progress", "loss", "low", "high")), strict=True)
     print_table(
@@ -121,7 +125,7 @@ def forecast(
         [list(row) for row in rows][1::2], console=console,
     )  # fmt: skip
     for name, band in answer["extrapolated_rungs"].items():
-        console.print(f"{name} ended early; extrapolated to {band['loss'][-1]:.4f}")
+        console.print(f"{name} ended early; extrapolated to {band['loss'][-1]:.4f}", markup=False)
     print_table(
         "If the floor were", ["floor", "end", "low", "high", "backtest error"],
         [list(entry.values()) for entry in answer["sensitivity"]], console=console,
@@ -160,6 +164,7 @@ def watch(
     json_output: Json = False,
 ) -> None:
     """Hold a run against its registration: on track, off track, or not comparable."""
+    from marin.ladder.answer import figure
     from marin.ladder.register import read_registration
     from marin.ladder.sources import find_run
     from marin.ladder.watch import watch as judge
@@ -176,7 +181,9 @@ def watch(
     since = "" if answer["since"] is None else f" since {answer['since']:.0%}"
     console.print(
         f"{answer['run']}: {answer['verdict']}{since}; {answer['metric']} {answer['value']:.4f} at "
-        f"{answer['progress']:.0%}, forecast {answer['forecast']:.4f} ({answer['error']:+.2%})"
+        f"{answer['progress']:.0%}, forecast {answer['forecast']:.4f} "
+        f"({figure(answer['error'], '+.2%')})",
+        markup=False,
     )
     for entry in answer["differences"]:
         effect = "voids the comparison" if entry["voids"] else "noted"
@@ -247,9 +254,13 @@ def _print_rungs(answer: dict[str, Any], console: Console) -> None:
 
 
 def _print_backtests(answer: dict[str, Any], console: Console) -> None:
+    from marin.ladder.answer import figure
+
     for entry in answer["off_trend"]:
         console.print(
-            f"{entry['rung']} is off the trend by {entry['deviations']:+.1f} standard deviations"
+            f"{entry['rung']} is off the trend by {figure(entry['deviations'], '+.1f')} standard "
+            "deviations",
+            markup=False,
         )
     print_table(
         "Backtests (mean absolute error)",

@@ -114,7 +114,7 @@ def print_table(
     """A table: numbers to the right, texts escaped (they may come from documents)."""
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     for index, column in enumerate(columns):
-        numeric = all(isinstance(row[index], int | float) for row in rows)
+        numeric = all(isinstance(row[index], int | float | None) for row in rows)
         table.add_column(escape(column), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
@@ -122,6 +122,8 @@ def print_table(
 
 
 def _cell(value: object) -> str:
+    if value is None:
+        return "-"
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):

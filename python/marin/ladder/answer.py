@@ -14,7 +14,7 @@ from marin.ladder.backtest import (
     summarize,
 )
 from marin.ladder.check import floor_sensitivity, off_trend
-from marin.ladder.forecast import Band, Model, Target, forecast
+from marin.ladder.forecast import Band, Model, Target, check_floor, forecast, observations
 from marin.ladder.grid import Array, Ladder, Rung
 from marin.ladder.law import fit_law, fit_parts
 
@@ -22,7 +22,12 @@ DIGITS = 6  # more would differ between linear algebra libraries
 
 
 def fit_answer(ladder: Ladder, model: Model) -> dict[str, Any]:
-    """The laws, each rung's place beside them, and the backtests."""
+    """The laws, each rung's place beside them, and the backtests.
+
+    Raises:
+      MarinError: the floor is not below every value.
+    """
+    check_floor(observations(ladder)[1], model.floor, ladder)
     law = fit_law(ladder, floor=model.floor, burn_in=model.burn_in)
     parts = fit_parts(ladder)
     tests = backtests(ladder, model)
@@ -172,6 +177,11 @@ def number(value: float | None) -> float | None:
     if value is None or not np.isfinite(value):
         return None
     return round(float(value), DIGITS)
+
+
+def figure(value: float | None, form: str = ".4f") -> str:
+    """A number as text; a dash where there is none."""
+    return "-" if value is None else format(value, form)
 
 
 def numbers(values: Array | Sequence[float]) -> list[float | None]:

@@ -48,7 +48,9 @@ class Backtest:
 
     @property
     def baseline_error(self) -> float:
-        return float(np.nanmean(np.abs(self.baseline - self.actual)))
+        """NaN where the baseline forecasts no point."""
+        apart = np.abs(self.baseline - self.actual)
+        return float(np.nanmean(apart)) if np.isfinite(apart).any() else float("nan")
 
     @property
     def covered(self) -> float:

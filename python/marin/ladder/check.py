@@ -1,5 +1,6 @@
 """What a forecast leans on: the floor, and rungs that do not follow the others."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -27,12 +28,12 @@ class Sensitivity:
 
 def floor_sensitivity(ladder: Ladder, target: Target, model: Model) -> list[Sensitivity]:
     """The forecast under fixed floors; nothing for metrics that have none."""
-    if not is_loss(ladder.metric):
-        return []
     lowest = min(min(rung.metrics[ladder.metric][1]) for rung in ladder.fitted)
+    if lowest <= 0 or not is_loss(ladder.metric):
+        return []
     results = []
     for share in _SHARES:
-        fixed = replace(model, floor=round(share * lowest, 2))
+        fixed = replace(model, floor=share * lowest)
         band = forecast(ladder, target, fixed).band
         summary = summarize(backtests(ladder, fixed))
         results.append(
@@ -46,8 +47,9 @@ def floor_sensitivity(ladder: Ladder, target: Target, model: Model) -> list[Sens
 
 def deviation(test: Backtest) -> float:
     """How far a held-out rung lies from its forecast, in that forecast's standard deviations."""
+    apart = float(np.mean(test.actual - test.forecast))
     scale = float(np.mean(test.high - test.low)) / _NORMAL
-    return float(np.mean(test.actual - test.forecast)) / scale
+    return apart / scale if scale else math.copysign(math.inf, apart) if apart else 0.0
 
 
 def off_trend(ladder: Ladder, model: Model) -> list[tuple[str, float]]:

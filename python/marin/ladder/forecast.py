@@ -208,7 +208,7 @@ def check_floor(values: Array, floor: float | None, ladder: Ladder) -> None:
     lowest = float(values.min())
     if floor is not None and not 0 <= floor < lowest:
         raise MarinError(
-            f"--floor {floor:g}: the lowest {ladder.metric} is {lowest:.4f}; a floor lies between "
+            f"--floor {floor:g}: the lowest {ladder.metric} is {lowest:.6g}; a floor lies between "
             "0 and that"
         )
 

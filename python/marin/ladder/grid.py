@@ -7,7 +7,7 @@ without evaluations is one to forecast. Figures are parameters, tokens and FLOPs
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,16 @@ Curve = tuple[tuple[float, ...], tuple[float, ...]]
 
 MINIMUM_RUNGS = 3
 # What has to be equal in all rungs, where a grid or a run states it: everything that is not size.
+MODEL_RECIPE = (
+    "experts", "top_k", "vocab", "transport", "head_dim", "shared_experts", "window",
+    "global_every", "gate_rank", "conv_taps", "rope_theta", "query_multiplier", "combine_sum",
+    "init_scale", "norm_epsilon", "z_loss", "auxiliary_balance", "sequence_balance", "dtype",
+)  # fmt: skip
+POOLED_RECIPE = ("waves", "transport_capacity", "receiver_capacity", "drop_policy", "stripe")
 RECIPE_KEYS = (
-    "recipe", "seq_len", "experts", "top_k", "capacity", "mixture", "data", "tokenizer", "vocab",
-    "optimizer", "schedule", "warmup", "floor_fraction", "transport",
+    "recipe", "seq_len", "capacity", "mixture", "data", "tokenizer", "optimizer", "schedule",
+    "warmup", "floor_fraction", "qk_extension", "evaluation_tokens", "evaluation_seq_len",
+    *MODEL_RECIPE, *POOLED_RECIPE,
 )  # fmt: skip
 _STEPS_AGREE = 0.02  # relative: figures are published rounded, steps x batch is exact
 _MOST_EVALUATIONS = 40  # of one rung; more are averaged over windows
@@ -186,12 +193,12 @@ def rung_from(entry: Mapping[str, Any], path: Path) -> Rung:
     name = str(entry.get("name", "?"))
     where = f"{path}, rung {name}"
     curves: dict[str, Curve] = {}
-    if "history" in entry:
-        for metric, (steps, values) in read_history(path.parent / str(entry["history"])).items():
-            curves[metric] = checked_curve(steps, values, f"{where}, {metric}", None)
     steps_total = int(_figure(entry, "steps", where))
     if not steps_total:
         raise MarinError(f"{where}: steps is {entry['steps']!r}; expected at least 1")
+    if "history" in entry:
+        for metric, (steps, values) in read_history(path.parent / str(entry["history"])).items():
+            curves[metric] = checked_curve(steps, values, f"{where}, {metric}", steps_total)
     for key, value in entry.items():
         if _is_curve(value):
             try:
@@ -214,6 +221,7 @@ def rung_from(entry: Mapping[str, Any], path: Path) -> Rung:
         if abs(exact / tokens - 1) <= _STEPS_AGREE:
             tokens = exact
     active = _figure(entry, "active_params", where)
+    check_names([name, *curves], path)
     return Rung(
         name=name,
         active_params=active,
@@ -221,7 +229,8 @@ def rung_from(entry: Mapping[str, Any], path: Path) -> Rung:
         train_flops=_figure(entry, "train_flops", where, default=6 * active * tokens),
         steps=steps_total,
         metrics=curves,
-        recipe={key: entry[key] for key in RECIPE_KEYS if key in entry},
+        # A loss and its coefficient can have one name: curves are no recipe.
+        recipe={key: entry[key] for key in RECIPE_KEYS if key in entry and key not in curves},
         figures={key: value for key, value in entry.items() if not _is_curve(value)},
     )
 
@@ -244,6 +253,15 @@ def checked_curve(
         if step < 0 or (total is not None and step > total):
             raise MarinError(f"{where}: step {step:g} lies outside the run's {total} steps")
     return tuple(steps), tuple(values)
+
+
+def check_names(names: Iterable[str], path: Path) -> None:
+    """Raises `MarinError` for the name of a rung or a metric that no file can hold."""
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise MarinError(f"{path}: the name {name!a} is no Unicode text; rename it") from None
 
 
 def _window(progress: Array) -> npt.NDArray[np.int64]:

@@ -13,6 +13,7 @@ Columns = dict[str, tuple[list[float], list[float]]]
 _STEP_KEYS = ("step", "_step", "Step", "global_step", "trainer/global_step")
 # W&B's CSV export adds the spread over runs of one group to every column.
 _SPREAD = ("__MIN", "__MAX")
+_WORDS = ("NaN", "Infinity", "-Infinity", "nan", "inf", "-inf")  # in JSON: of W&B, and of runs
 
 
 def read_history(path: Path) -> Columns:
@@ -34,7 +35,8 @@ def read_history(path: Path) -> Columns:
 
 
 def columns(records: Iterable[Mapping[str, Any]], path: Path) -> Columns:
-    """The numbers of records by key; other values are left out."""
+    """The numbers of records by key, and the words that stand for NaN and infinities; other values
+    are left out."""
     found: Columns = {}
     stepped = False
     for record in records:
@@ -42,10 +44,11 @@ def columns(records: Iterable[Mapping[str, Any]], path: Path) -> Columns:
         if step is None:
             continue
         stepped = True
-        for key, value in record.items():
-            if key in _STEP_KEYS or not _is_number(value) or key.endswith(_SPREAD):
+        for key, logged in record.items():
+            value = float(logged) if logged in _WORDS else logged
+            if key in _STEP_KEYS or not _is_number(value):
                 continue
-            steps, values = found.setdefault(key.rsplit(" - ", 1)[-1], ([], []))
+            steps, values = found.setdefault(key, ([], []))
             steps.append(float(step))
             values.append(float(value))
     if not stepped:
@@ -57,7 +60,8 @@ def _records(path: Path) -> list[Mapping[str, Any]]:
     text = path.read_text(encoding="utf-8-sig")
     if path.suffix == ".csv":
         rows = csv.DictReader(text.splitlines())
-        return [{key: _number(cell) for key, cell in row.items() if key} for row in rows]
+        names = _metrics(rows.fieldnames or (), path)
+        return [{name: _number(row[key]) for key, name in names.items()} for row in rows]
     if path.suffix == ".jsonl":
         raw: Any = [json.loads(line) for line in text.splitlines() if line.strip()]
     else:
@@ -67,6 +71,26 @@ def _records(path: Path) -> list[Mapping[str, Any]]:
     if not isinstance(raw, list) or not all(isinstance(record, dict) for record in raw):
         raise ValueError("expected a list of objects")
     return raw
+
+
+def _metrics(headers: Sequence[str], path: Path) -> dict[str, str]:
+    """Columns -> metrics.
+
+    Raises:
+      MarinError: columns are of two runs, or two of one metric.
+    """
+    names = {key: key.rsplit(" - ", 1)[-1] for key in headers if key and not key.endswith(_SPREAD)}
+    # The axis of the export is the step; a run's own count may be another.
+    names = {key: name for key, name in names.items() if key == name or name not in _STEP_KEYS}
+    runs = sorted({key[: -len(name) - 3] for key, name in names.items() if name != key})
+    if len(runs) > 1:
+        raise MarinError(
+            f"{path}: columns of {len(runs)} runs ({', '.join(runs)}); export each alone"
+        )
+    for name in names.values():
+        if list(names.values()).count(name) > 1:
+            raise MarinError(f"{path}: two columns of {name}; leave one")
+    return names
 
 
 def _number(cell: str | None) -> float | None:

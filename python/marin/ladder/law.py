@@ -26,7 +26,8 @@ _RATIO_SPREAD = 0.2  # of log tokens per parameter; less does not tell N from D
 @dataclass(frozen=True)
 class Law:
     """`floor + exp(log_scale) C^-exponent` at each progress [p]; `residual` [rungs, p], NaN where a
-    rung has not been, relative to the value."""
+    rung has not been, relative to the value. All but `progress` is NaN where not all values
+    are positive, as those of a power law are."""
 
     floor: float
     progress: Array
@@ -54,7 +55,11 @@ def fit_law(ladder: Ladder, *, floor: float | None, burn_in: float = 0.0) -> Law
     def residuals(candidate: float) -> Array:
         return _lines(compute, values, candidate)[2]
 
-    chosen = floor if floor is not None else _search(residuals, float(np.nanmin(values)))
+    lowest = float(np.nanmin(values))
+    if lowest <= 0:
+        none = np.full(len(progress), np.nan)
+        return Law(np.nan, progress, none, none, np.full(values.shape, np.nan))
+    chosen = floor if floor is not None else _search(residuals, lowest)
     log_scale, exponent, residual = _lines(compute, values, chosen)
     return Law(chosen, progress, exponent, log_scale, residual)
 
@@ -97,12 +102,15 @@ def _search(residuals: Callable[[float], Array], lowest: float) -> float:
 
 
 def fit_parts(ladder: Ladder) -> PartsLaw | None:
-    """The law in parameters and tokens; None where the ladder cannot tell them apart."""
+    """The law in parameters and tokens; None where the ladder cannot tell them apart, or where
+    values reach zero."""
     rungs = ladder.fitted
     params, tokens = (np.log([getattr(r, k) for r in rungs]) for k in ("active_params", "tokens"))
     if len(rungs) < 5 or np.ptp(tokens - params) < _RATIO_SPREAD:
         return None
     last = np.array([rung.curve(ladder.metric)[1][-1] for rung in rungs])
+    if last.min() <= 0:
+        return None
     params, tokens = params - params.mean(), tokens - tokens.mean()
 
     def solve(exponents: Array) -> tuple[Array, float]:

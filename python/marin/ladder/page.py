@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from marin.ladder.answer import figure, number
 from marin.ladder.grid import Ladder
 from marin.ladder.law import Law
 from marin.report import Page, charts
+from marin.report.page import Section
 
 
 def ladder_page(
@@ -38,7 +40,7 @@ def _add_forecast(page: Page, ladder: Ladder, answer: Mapping[str, Any]) -> None
     )
     section.fact(f"{target['name']} at {final['progress']:.0%}", f"{final['loss']:.4f}")
     section.fact("90 % interval", f"{final['low']:.4f} to {final['high']:.4f}")
-    section.fact("baseline", f"{final['baseline']:.4f}")
+    section.fact("baseline", figure(final["baseline"]))
     section.fact("beyond the largest rung", f"{target['extrapolation']:.3g} times")
     curves = {rung.name: _lists(*rung.curve(ladder.metric)) for rung in ladder.fitted}
     curves |= {
@@ -72,11 +74,25 @@ def _add_forecast(page: Page, ladder: Ladder, answer: Mapping[str, Any]) -> None
 
 
 def _add_rungs(page: Page, ladder: Ladder, law: Law, answer: Mapping[str, Any]) -> None:
+    floor = number(law.floor)
     section = page.section(
-        "Rungs", f"Above a floor of {law.floor:.4f}, fitted by least squares over all rungs."
+        "Rungs",
+        "No power law is fitted: not all values are positive."
+        if floor is None
+        else f"Above a floor of {floor:.4f}, fitted by least squares over all rungs.",
     )
     for entry in answer["off_trend"]:
-        section.fact(f"{entry['rung']} off the trend (deviations)", f"{entry['deviations']:+.1f}")
+        label = f"{entry['rung']} off the trend (deviations)"
+        section.fact(label, figure(entry["deviations"], "+.1f"))
+    if floor is not None:
+        _plot_law(section, ladder, law)
+    section.table(
+        ["rung", "FLOPs", "tokens", "active parameters", "evaluations", "progress", "last"],
+        [list(rung.values()) for rung in answer["rungs"]],
+    )
+
+
+def _plot_law(section: Section, ladder: Ladder, law: Law) -> None:
     logs = [float(np.log10(rung.train_flops)) for rung in ladder.fitted]
     lines = {}
     for index in range(0, len(law.progress), max(1, len(law.progress) // 4)):
@@ -100,10 +116,6 @@ def _add_rungs(page: Page, ladder: Ladder, law: Law, answer: Mapping[str, Any]) 
     section.plot(
         "Residuals of the law.", charts.lines(residuals, x="progress", y="percent of the value")
     )
-    section.table(
-        ["rung", "FLOPs", "tokens", "active parameters", "evaluations", "progress", "last"],
-        [list(rung.values()) for rung in answer["rungs"]],
-    )
 
 
 def _add_backtests(page: Page, answer: Mapping[str, Any]) -> None:
@@ -112,7 +124,7 @@ def _add_backtests(page: Page, answer: Mapping[str, Any]) -> None:
     )
     for name, summary in answer["backtest_summary"].items():
         section.fact(f"mean absolute error, {name}", f"{summary['error']:.4f}")
-        section.fact(f"baseline, {name}", f"{summary['baseline_error']:.4f}")
+        section.fact(f"baseline, {name}", figure(summary["baseline_error"]))
         section.fact(f"inside the 90 % interval, {name}", f"{summary['covered']:.0%}")
     for test in answer["backtests"]:
         if test["protocol"] == "other rung":
@@ -141,7 +153,7 @@ def _add_watch(page: Page, watched: Mapping[str, Any]) -> None:
     section = page.section("Watch", f"{watched['run']} against its registration.")
     section.fact("verdict", watched["verdict"])
     section.fact("last value", f"{watched['value']:.4f}")
-    section.fact("difference from the forecast", f"{watched['error']:+.2%}")
+    section.fact("difference from the forecast", figure(watched["error"], "+.2%"))
     points = watched["evaluations"]
     progress = [point["progress"] for point in points]
     section.plot(

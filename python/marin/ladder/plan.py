@@ -30,6 +30,7 @@ _WIDTHS = (1 / 8, 1 / 6, 1 / 4, 1 / 3)  # of the big run's
 _DEPTH_POWER = 0.78
 _BATCH_POWER = 0.5
 _KEYS = {"batch", "seq_len", "tokens_per_parameter"}
+_LARGEST = 1e12  # of each of them; beyond any run, and figures made of it are still floats
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,9 @@ def _read(path: Path) -> tuple[HeroConfig, Mapping[str, Any]]:
                 f"{path}: ladder.{key}: unknown key; known: {', '.join(sorted(_KEYS))}"
             )
         whole = key == "tokens_per_parameter" or isinstance(value, int)
-        if not is_finite(value) or not whole or value <= 0:
-            raise MarinError(f"{path}: ladder.{key} is {value!r:.40}; expected a positive number")
+        if not is_finite(value) or not whole or not 0 < value <= _LARGEST:
+            raise MarinError(
+                f"{path}: ladder.{key} is {value!r:.40}; expected a positive number up to "
+                f"{_LARGEST:g}"
+            )
     return model, settings

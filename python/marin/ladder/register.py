@@ -5,6 +5,7 @@ One Markdown file for people, with one JSON block for `watch`. It is written onc
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,16 +15,17 @@ import marin
 from marin._native import xxh3_file
 from marin.engine import atomic_file
 from marin.errors import MALFORMED, MarinError
-from marin.ladder.answer import forecast_answer
+from marin.ladder.answer import figure, forecast_answer
 from marin.ladder.forecast import Model, Target
 from marin.ladder.grid import RECIPE_KEYS, Ladder
 from marin.ladder.wandb_files import is_wandb
-from marin.ladder.watch import JUDGED
+from marin.ladder.watch import JUDGED, reaches_zero
 from marin.validation import is_finite
 
 FORMAT = "marin-ladder-registration-1"
 PERSISTENCE = 3  # evaluations in a row outside the band, on one side
 _FENCE = "```json"
+_OPENING = re.compile(rf"^{_FENCE}$", re.MULTILINE)
 
 
 def register(
@@ -64,7 +66,7 @@ def register(
         "data": {
             os.path.relpath(file, out.parent): xxh3_file(file)
             for source in sources
-            for file in _files(source)
+            for file in _files(source, ladder)
         },
         "metric": ladder.metric,
         "tolerance": tolerance,
@@ -86,7 +88,8 @@ def read_registration(path: Path) -> dict[str, Any]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        block = json.loads(text.split(_FENCE, 1)[1].split("```", 1)[0])
+        # The last one: the text before it holds names, which may hold anything.
+        block = json.loads(_OPENING.split(text)[1:][-1].split("\n```", 1)[0])
     except OSError as error:
         raise MarinError(f"{path}: {error.strerror}; expected a registration") from None
     except (IndexError, ValueError, RecursionError):
@@ -129,9 +132,11 @@ def _is_whole(block: dict[str, Any]) -> bool:
     )
 
 
-def _files(source: Path) -> list[Path]:
+def _files(source: Path, ladder: Ladder) -> list[Path]:
+    """What a source consists of: a grid and the exports that it names, or the files of a run."""
     if source.is_file():
-        return [source]
+        named = [rung.figures["history"] for rung in ladder.rungs if "history" in rung.figures]
+        return [source, *(source.parent / str(name) for name in named)]
     if is_wandb(source):
         return sorted(source.rglob("*.wandb"))
     return [source / name for name in ("config.toml", "plan.json", "metrics.jsonl")]
@@ -164,6 +169,8 @@ def _normal(ladder: Ladder) -> dict[str, dict[str, list[float]]]:
 def _markdown(block: dict[str, Any]) -> str:
     forecast, rule, metric = block["forecast"], block["rule"], block["metric"]
     target, final = forecast["target"], forecast["final"]
+    near_zero = reaches_zero(final["low"], final["high"])
+    tolerance = f"{block['tolerance']:{'g' if near_zero else '.1%'}}"
     rows = [
         f"| {rung['name']} | {rung['train_flops']:.3g} | {rung['tokens']:.3g} | "
         f"{rung['active_params']:.3g} | {rung['progress']:.0%} | {rung['last']:.4f} |"
@@ -180,9 +187,9 @@ def _markdown(block: dict[str, Any]) -> str:
         f"**Target.** {target['train_flops']:.3g} FLOPs, {target['tokens']:.3g} tokens, "
         f"{target['active_params']:.3g} active parameters: {metric} {final['loss']:.4f} at "
         f"{final['progress']:.0%} of the run, 90 % interval {final['low']:.4f} to "
-        f"{final['high']:.4f} (baseline {final['baseline']:.4f}).",
+        f"{final['high']:.4f} (baseline {figure(final['baseline'])}).",
         "",
-        f"**Tolerance.** The forecast holds if the outcome lies within {block['tolerance']:.1%}.",
+        f"**Tolerance.** The forecast holds if the outcome lies within {tolerance} of it.",
         "",
         f"**Rule.** Off track: {rule['persistence']} evaluations in a row on one side of the 90 % "
         f"band, after {rule['burn_in']:.0%} of the run. Another recipe than the registered one, or "
@@ -210,6 +217,6 @@ def _backtest_line(summary: dict[str, Any] | None) -> str:
         return "The ladder is too short for backtests."
     return (
         f"Backtests of the same model on this ladder: mean absolute error {summary['error']:.4f} "
-        f"over {summary['points']} points (baseline {summary['baseline_error']:.4f}), "
+        f"over {summary['points']} points (baseline {figure(summary['baseline_error'])}), "
         f"{summary['covered']:.0%} inside the 90 % interval."
     )

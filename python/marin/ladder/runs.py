@@ -10,7 +10,7 @@ from typing import Any
 
 from marin.engine.manifest import fingerprint
 from marin.errors import MALFORMED, MarinError
-from marin.ladder.grid import Rung, checked_curve
+from marin.ladder.grid import MODEL_RECIPE, POOLED_RECIPE, Rung, check_names, checked_curve
 from marin.ladder.history import Columns, columns
 from marin.ladder.wandb_files import read_wandb
 from marin.model.count import active_parameters, total_parameters, train_flops_per_token
@@ -18,8 +18,6 @@ from marin.train import Curriculum, TrainConfig, load_config
 from marin.train.edge import CONFIG_NAME, config_from
 from marin.train.metrics import METRICS_NAME, stream_metrics
 from marin.train.run_directory import PLAN_NAME, read_plan
-
-_MODEL_RECIPE = ("experts", "top_k", "vocab", "transport")
 
 
 def read_run(directory: Path) -> Rung:
@@ -61,6 +59,7 @@ def _rung(
         for key, (steps, values) in found.items()
         if len(steps) > 1
     }
+    check_names([name, *metrics], path)
     flops = sum(
         train_flops_per_token(config.model, segment.seq_len) * segment.steps * segment.batch_tokens
         for segment in curriculum.segments
@@ -80,16 +79,30 @@ def _rung(
 def _recipe(
     config: TrainConfig, curriculum: Curriculum, plan: Mapping[str, Any], path: Path
 ) -> dict[str, Any]:
-    """What has to be equal over rungs: everything but size."""
-    recipe = {key: getattr(config.model, key) for key in _MODEL_RECIPE}
+    """What has to be equal over rungs: everything but size and speed."""
+    model = config.model
+    fields = MODEL_RECIPE + (POOLED_RECIPE if model.transport == "pooled_wave" else ())
+    recipe = {key: getattr(model, key) for key in fields}
     recipe["seq_len"] = sorted({segment.seq_len for segment in curriculum.segments})
     recipe["optimizer"] = config.rate_scale
+    recipe["qk_extension"] = config.qk_extension
+    recipe["schedule"] = _decay(curriculum)
+    if config.evaluation.times:
+        recipe["evaluation_tokens"] = config.evaluation.tokens
+        recipe["evaluation_seq_len"] = config.evaluation.seq_len or curriculum.segments[0].seq_len
     recipe["tokenizer"] = plan.get("tokenizer")
     try:
         recipe["mixture"] = _mixture(plan.get("schedule", {}))
     except MALFORMED as error:
         raise MarinError(f"{path}: no schedule of a run in it ({error})") from None
     return recipe
+
+
+def _decay(curriculum: Curriculum) -> str:
+    """The learning rate over its peak by progress, in whole percent: a rung's tokens are whole
+    batches, so that its warm-up ends a little beside the others'."""
+    total = curriculum.tokens
+    return ", ".join(f"{fraction:.2f} at {at / total:.0%}" for at, fraction in curriculum.decay)
 
 
 def _mixture(schedule: Mapping[str, Any]) -> str | None:

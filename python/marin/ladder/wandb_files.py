@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from marin.errors import MarinError
+from marin.validation import is_finite
 
 _MAGIC = b":W&B"
 _HEADER = 7  # bytes of the file's header, and of each chunk's
@@ -56,13 +57,16 @@ def read_wandb(path: Path) -> WandbRun:
             if record.HasField("run"):
                 name = name or record.run.display_name or record.run.run_id
                 for item in record.run.config.update:
-                    config[item.key] = json.loads(item.value_json)
+                    config[item.key] = _value(item, file)
             if record.HasField("history"):
                 values = {
-                    "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+                    "/".join(item.nested_key) or item.key: _value(item, file)
                     for item in record.history.item
                 }
-                step = int(values.get("_step", record.history.step.num))
+                step = values.get("_step", record.history.step.num)
+                if not is_finite(step):
+                    raise MarinError(f"{file}: damaged: _step is {step!r:.40}; restore the file")
+                step = int(step)
                 found.setdefault(step, {"_step": step}).update(values)
         first = min(found, default=inf)
         steps = {step: values for step, values in steps.items() if step < first} | found
@@ -102,6 +106,7 @@ def _unwrapped(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _records(file: Path) -> Iterator[Any]:
     messages: Any = import_module("wandb.proto.wandb_internal_pb2")  # made when it is imported
+    decode_error: Any = import_module("google.protobuf.message").DecodeError
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -110,8 +115,20 @@ def _records(file: Path) -> Iterator[Any]:
         raise MarinError(f"{file}: not a file of W&B: it does not begin with {_MAGIC.decode()}")
     for data in _joined(content):
         record = messages.Record()
-        record.ParseFromString(data)
+        try:
+            record.ParseFromString(data)
+        except decode_error as error:
+            raise MarinError(f"{file}: damaged: {error}; restore the file") from None
         yield record
+
+
+def _value(item: Any, file: Path) -> Any:
+    try:
+        return json.loads(item.value_json)
+    except (ValueError, RecursionError) as error:
+        raise MarinError(
+            f"{file}: damaged: {item.key!a} is no JSON ({error}); restore the file"
+        ) from None
 
 
 def _joined(content: bytes) -> Iterator[bytes]:

@@ -10,7 +10,10 @@ from marin.ladder.grid import Rung
 
 _SIZE_TOLERANCE = 0.02  # relative; published figures are rounded
 # What makes a run another experiment than the one registered; other differences are only named.
-_VOIDING = ("recipe", "seq_len", "mixture", "data", "tokenizer", "transport", "capacity", "vocab")
+_VOIDING = (
+    "recipe", "seq_len", "mixture", "data", "tokenizer", "transport", "capacity", "vocab",
+    "evaluation_tokens", "evaluation_seq_len",
+)  # fmt: skip
 # What is held against the most that any rung showed at the same progress -> how far beyond twice of
 # it is too far, and whether that voids. Dropped is a share of assignments.
 JUDGED = {"drop_fraction": (0.02, True), "grad_norm": (0.0, False)}
@@ -20,7 +23,8 @@ def watch(rung: Rung, registration: Mapping[str, Any]) -> dict[str, Any]:
     """Judges every evaluation of a run that has some of the registered metric.
 
     `verdict` is "on track", "off track" or "void"; `evaluations` says for each its progress, value,
-    band and side ("inside", "above", "below", or "burn-in").
+    band and side ("inside", "above", "below", or "burn-in"). `error` is relative to the forecast;
+    None where the band reaches zero, and `difference` is within the tolerance or not.
     """
     metric, rule, forecast = (registration[key] for key in ("metric", "rule", "forecast"))
     progress, values = rung.curve(metric)
@@ -36,7 +40,9 @@ def watch(rung: Rung, registration: Mapping[str, Any]) -> dict[str, Any]:
     void = [entry["what"] for entry in differences if entry["voids"]]
     verdict = "void" if void else "on track" if since is None else "off track"
     finished = progress[-1] >= 1 - 1e-3
-    error = float(values[-1] / middle[-1] - 1)
+    difference = float(values[-1] - middle[-1])
+    scale = 0.0 if reaches_zero(low[-1], high[-1]) else abs(float(middle[-1]))
+    error = difference / scale if scale else None
     return {
         "run": rung.name,
         "metric": metric,
@@ -46,8 +52,11 @@ def watch(rung: Rung, registration: Mapping[str, Any]) -> dict[str, Any]:
         "value": number(values[-1]),
         "forecast": number(middle[-1]),
         "error": number(error),
+        "difference": number(difference),
         "finished": bool(finished),
-        "within_tolerance": abs(error) <= registration["tolerance"] if finished else None,
+        "within_tolerance": abs(difference if error is None else error) <= registration["tolerance"]
+        if finished
+        else None,
         "differences": differences,
         "evaluations": [
             {
@@ -63,6 +72,12 @@ def watch(rung: Rung, registration: Mapping[str, Any]) -> dict[str, Any]:
             )
         ],
     }
+
+
+def reaches_zero(low: float, high: float) -> bool:
+    """Whether zero lies in an interval: nothing is told relative to a forecast in it, and the
+    tolerance is absolute."""
+    return low <= 0 <= high
 
 
 def _side(value: float, low: float, high: float) -> str:

@@ -18,6 +18,9 @@ _TEXT_BYTES_PER_TOKEN = 4.4
 """Of UTF-8 web text with a vocabulary of 128 k; an assumption."""
 _DAY = 86_400
 _MOST_MICROBATCHES = 64
+_MOST_RACKS = 1 << 20
+_MOST_ASSIGNMENTS = 1 << 30
+"""Of tokens to experts on one device; the model counts them in int32."""
 
 
 @dataclass(frozen=True)
@@ -110,19 +113,25 @@ def plan(
         per batch for another `seq_len`.
 
     Raises:
-      MarinError: rows, experts or groups do not divide over the devices.
+      MarinError: rows, experts or groups do not divide over the devices, or one is out of range.
     """
-    if groups < 1:
-        raise MarinError(f"{groups} racks: expected 1 or more")
+    if not 1 <= groups <= _MOST_RACKS:
+        raise MarinError(f"{groups} racks: expected 1 to {_MOST_RACKS:,}")
     length = seq_len or rung.seq_len
+    devices = groups * device.group
     if rows is None:
         tokens = rung.batch * rung.seq_len // rung.racks * groups
-        devices = groups * device.group
         rows = max(1, tokens // length // devices) * devices
+    most = _MOST_ASSIGNMENTS // rung.config.top_k
+    if rows * length > most * devices:
+        raise MarinError(
+            f"{rows} rows of {length} tokens over {devices} devices: expected at most {most:,} "
+            "tokens on each"
+        )
     step = step_cost(rung.config, device, groups=groups, rows=rows, seq_len=length, factors=factors)
     mesh = memory.abstract_mesh({"replica": groups, "expert": device.group})
     held = memory.device_bytes(rung.config, mesh, rows, length)
-    local_rows = rows // (groups * device.group)
+    local_rows = rows // devices
     microbatches, needed = _fitting(held, local_rows, device.memory)
     return Plan(
         name, device, groups, rows, length, rung.tokens, step, held, microbatches, needed, factors

@@ -166,7 +166,9 @@ def check_page(path: Path, inputs: Iterable[Path] = (), *, own: Path | None = No
 
 
 def format_cell(value: object) -> str:
-    """Thousands separated, four significant digits, everything else as it is."""
+    """Thousands separated, four significant digits, a dash for None, all else as it is."""
+    if value is None:
+        return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
