@@ -82,7 +82,7 @@ def go(
     saved = {"unigram_loss": 1.0}
     source = fake_source(SEGMENTS)
     log: Any = SimpleNamespace(write=records.append, sync=lambda: 0)
-    loop = Loop(config, source, curriculum, checkpoints, None, cost, log, saved, watch)
+    loop = Loop(config, source, curriculum, checkpoints, None, cost, log, None, saved, watch)
     batch: Any = None
     cells = jax.numpy.zeros(1)
     batches = (

@@ -208,12 +208,12 @@ def test_a_branch_leaves_its_parent_untouched_and_decays_to_the_floor(run: Path)
 
 def test_a_branch_says_which_run_it_began_from_and_where(run: Path) -> None:
     child = RunDirectory(branch(run, at=10, cooldown=10).run)
-    told = mirror_settings(RunDirectory(run).config(), RunDirectory(run), 20)
+    told = mirror_settings(RunDirectory(run).config(), RunDirectory(run), 20, 0)
     assert RunDirectory(run).parent() is None
     assert "parent" not in told["config"]
     shorten(child.path, to=16 * TOKENS)
     assert child.parent() == {"run": str(run), "step": 10}
-    lineage = mirror_settings(child.config(), child, 10)["config"]["parent"]
+    lineage = mirror_settings(child.config(), child, 10, 0)["config"]["parent"]
     assert lineage == {"run": run.name, "id": told["id"], "step": 10}
 
 
