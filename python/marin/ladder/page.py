@@ -141,7 +141,10 @@ def _add_watch(page: Page, watched: Mapping[str, Any]) -> None:
     section = page.section("Watch", f"{watched['run']} against its registration.")
     section.fact("verdict", watched["verdict"])
     section.fact("last value", f"{watched['value']:.4f}")
-    section.fact("difference from the forecast", f"{watched['error']:+.2%}")
+    error = watched["error"]
+    section.fact(
+        "difference from the forecast", "not forecast" if error is None else f"{error:+.2%}"
+    )
     points = watched["evaluations"]
     progress = [point["progress"] for point in points]
     section.plot(

@@ -7,6 +7,7 @@ import numpy as np
 
 from marin.ladder.answer import number
 from marin.ladder.grid import Rung
+from marin.ladder.published import interpolate
 
 _SIZE_TOLERANCE = 0.02  # relative; published figures are rounded
 # What makes a run another experiment than the one registered; other differences are only named.
@@ -20,15 +21,22 @@ def watch(rung: Rung, registration: Mapping[str, Any]) -> dict[str, Any]:
     """Judges every evaluation of a run that has some of the registered metric.
 
     `verdict` is "on track", "off track" or "void"; `evaluations` says for each its progress, value,
-    band and side ("inside", "above", "below", or "burn-in").
+    band and side ("inside", "above", "below", "burn-in", or "not forecast" before the registered
+    trajectory begins and after it ends, where nothing is judged).
     """
     metric, rule, forecast = (registration[key] for key in ("metric", "rule", "forecast"))
     progress, values = rung.curve(metric)
+    registered = np.asarray(forecast["progress"], np.float64)
     low, middle, high = (
-        np.interp(progress, forecast["progress"], forecast[key]) for key in ("low", "loss", "high")
+        interpolate((registered, np.asarray(forecast[key], np.float64)), progress)
+        for key in ("low", "loss", "high")
     )
     sides = [
-        "burn-in" if at <= rule["burn_in"] + 1e-3 else _side(value, bottom, top)
+        "not forecast"
+        if np.isnan(bottom)
+        else "burn-in"
+        if at <= rule["burn_in"] + 1e-3
+        else _side(value, bottom, top)
         for at, value, bottom, top in zip(progress, values, low, high, strict=True)
     ]
     since = _persistent(sides, int(rule["persistence"]))
@@ -37,6 +45,7 @@ def watch(rung: Rung, registration: Mapping[str, Any]) -> dict[str, Any]:
     verdict = "void" if void else "on track" if since is None else "off track"
     finished = progress[-1] >= 1 - 1e-3
     error = float(values[-1] / middle[-1] - 1)
+    judged = finished and np.isfinite(error)
     return {
         "run": rung.name,
         "metric": metric,
@@ -47,7 +56,7 @@ def watch(rung: Rung, registration: Mapping[str, Any]) -> dict[str, Any]:
         "forecast": number(middle[-1]),
         "error": number(error),
         "finished": bool(finished),
-        "within_tolerance": abs(error) <= registration["tolerance"] if finished else None,
+        "within_tolerance": abs(error) <= registration["tolerance"] if judged else None,
         "differences": differences,
         "evaluations": [
             {
