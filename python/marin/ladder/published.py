@@ -13,7 +13,7 @@ import numpy as np
 from marin.ladder.grid import Array
 
 FLOOR = 1.5  # nats per token
-_REACH = 0.002  # of a run: an evaluation this close to a progress counts as being there
+REACH = 0.002  # of a run: an evaluation this close to a progress counts as being there
 _OFFSET_TAIL = 0.25  # of a run: the part whose mean offset an early end carries on
 
 Curves = Sequence[tuple[Array, Array]]
@@ -22,7 +22,7 @@ Curves = Sequence[tuple[Array, Array]]
 def interpolate(curve: tuple[Array, Array], progress: Array) -> Array:
     """The curve at `progress` [m]; NaN outside of what it has seen."""
     seen, values = curve
-    inside = (progress >= seen[0] - _REACH) & (progress <= seen[-1] + _REACH)
+    inside = (progress >= seen[0] - REACH) & (progress <= seen[-1] + REACH)
     return np.where(inside, np.interp(progress, seen, values), np.nan)
 
 
@@ -63,8 +63,8 @@ def _complete(
     ends = np.array([curve[0][-1] for curve in curves])
     completed = values.copy()
     for rung in range(len(curves)):
-        beyond = progress > ends[rung] + _REACH
-        others = np.flatnonzero(ends > ends[rung] + _REACH).tolist()
+        beyond = progress > ends[rung] + REACH
+        others = np.flatnonzero(ends > ends[rung] + REACH).tolist()
         if not beyond.any() or len(others) < 2:
             continue
         known, seen = curves[rung]
