@@ -11,8 +11,9 @@ import pytest
 from marin.ladder import Backtest, Ladder, Model, Rung, backtests, summarize
 from marin.ladder.backtest import LARGEST, LATER_HALF, OTHER_RUNG
 from marin.ladder.check import off_trend
+from marin.ladder.joint import LOSS
 
-SELECTION = Path(__file__).parents[2] / "benches" / "results" / "ladder_selection.json"
+RESULTS = Path(__file__).parents[2] / "benches" / "results"
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +22,17 @@ def tests(published: Ladder) -> list[Backtest]:
 
 
 def test_the_model_in_use_is_the_one_that_backtests_chose(tests: list[Backtest]) -> None:
-    chosen = json.loads(SELECTION.read_text())["chosen"]
+    chosen = json.loads((RESULTS / "ladder_selection.json").read_text())["chosen"]
     assert Model(**chosen["model"]) == Model()
     summary = summarize(tests)
     assert summary is not None
     assert asdict(summary) == pytest.approx(chosen["scores"]["all"], abs=2e-6)
+
+
+def test_the_priors_in_use_are_among_those_that_were_compared() -> None:
+    compared = json.loads((RESULTS / "ladder_priors.json").read_text())
+    in_use = [list(LOSS.floor), {"centre": LOSS.noise[0], "spread": LOSS.noise_spread[0]}]
+    assert in_use in [[entry["floor"], entry["rung_noise"]] for entry in compared]
 
 
 @pytest.mark.parametrize("protocols", [(LARGEST, LATER_HALF), (LARGEST,), (LATER_HALF,)])

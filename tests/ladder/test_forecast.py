@@ -30,6 +30,20 @@ def test_truth_lies_in_the_interval_at_300_times_the_compute(
     assert hits >= round(0.85 * draws)
 
 
+@pytest.mark.parametrize("floor", [0.6, 1.2, 1.8, 2.0])
+def test_floors_far_from_the_middle_of_the_prior_are_allowed_for(
+    truth: Callable[..., object], floor: float
+) -> None:
+    draws = 12
+    hits = 0
+    ladders = truth(points=5, rung_noise=0.003, floor=floor, ends=2.6)
+    for seed in range(draws):
+        ladder, target, value = ladders.ladder(seed)
+        band = forecast(ladder, target, Model()).band
+        hits += bool(band.low[-1] <= value <= band.high[-1])
+    assert hits >= round(0.85 * draws)
+
+
 def test_without_noise_the_truth_is_in_a_narrow_interval(truth: Callable[..., object]) -> None:
     ladder, target, value = truth(rungs=6, span=1e4, beyond=10).ladder()
     band = forecast(ladder, target, Model()).band

@@ -20,9 +20,6 @@ from marin.ladder.joint import Array, JointModel, Link, Noise, Points, Scales
 
 Measure = Literal["flops", "parameters_tokens", "both"]
 
-# Floor / lowest value: the published 1.5 of 2.47 is 0.61, refits of public dense ladders lie
-# between 0.5 and 0.75 (Hoffmann et al. 2022; Besiroglu et al. 2024).
-FLOOR_PRIOR = (6.0, 4.0)
 _FLOOR_RANGE = (0.02, 0.98)
 _COARSE, _FINE = 9, 17
 _NEGLIGIBLE = 1e-4  # of the best floor's posterior
@@ -137,15 +134,14 @@ def infer(
         return _integrate(model, [(Link(floor or 0.0), 0.0)], sizes, measure)
     highest = min(lowest, highest_floor)
     shares = np.linspace(*_FLOOR_RANGE, _COARSE)
-    coarse = [_prior(share, highest) for share in shares]
-    posterior = _integrate(model, coarse, sizes, measure)
+    posterior = _integrate(model, _priors(shares, highest, scales), sizes, measure)
     mass = posterior.weights.reshape(_COARSE, -1).sum(axis=1)
     kept = np.flatnonzero(mass > _NEGLIGIBLE * mass.max())
     low, high = shares[max(kept[0] - 1, 0)], shares[min(kept[-1] + 1, _COARSE - 1)]
     # A second, finer look where the first found the mass; twice more where it is a needle.
     for _ in range(3):
         shares = np.linspace(low, high, _FINE)
-        posterior = _integrate(model, [_prior(share, highest) for share in shares], sizes, measure)
+        posterior = _integrate(model, _priors(shares, highest, scales), sizes, measure)
         mass = posterior.weights.reshape(_FINE, -1).sum(axis=1)
         kept = np.flatnonzero(mass > _NEGLIGIBLE * mass.max())
         if len(kept) >= _FINE // 2:
@@ -154,8 +150,9 @@ def infer(
     return posterior
 
 
-def _prior(share: float, highest: float) -> tuple[Link, float]:
-    return Link(float(share * highest)), float(beta.logpdf(share, *FLOOR_PRIOR))
+def _priors(shares: Array, highest: float, scales: Scales) -> list[tuple[Link, float]]:
+    densities = beta.logpdf(shares, *scales.floor)
+    return [(Link(float(s * highest)), float(d)) for s, d in zip(shares, densities, strict=True)]
 
 
 def _integrate(
