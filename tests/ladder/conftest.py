@@ -18,6 +18,7 @@ class Truth:
     """`floor + scale(p) (C / smallest C)^-exponent`, with noise relative to the value."""
 
     floor: float = 1.5
+    ends: float | None = None  # the value that the largest rung ends with; else the scale is fixed
     exponent: float = 0.09
     rungs: int = 4
     span: float = 170.0  # compute of the largest rung over the smallest's
@@ -49,7 +50,8 @@ class Truth:
         return build_ladder(rungs, "loss", "synthetic"), target, truth
 
     def values(self, compute: float, progress: np.ndarray) -> np.ndarray:
-        scale = 1.5 * (1 + 0.35 * (1 - progress) + 0.02 / progress)
+        height = 1.5 if self.ends is None else (self.ends - self.floor) * self.span**self.exponent
+        scale = height * (1 + 0.35 * (1 - progress) + 0.02 / progress)
         return self.floor + scale * compute**-self.exponent
 
 

@@ -5,9 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from marin.errors import MarinError
 from marin.ladder import Ladder, Model, Rung, build_ladder, find_target, forecast
+from marin.ladder.check import off_trend
+from marin.ladder.posterior import Posterior
 
 
 @pytest.mark.parametrize(
@@ -22,6 +25,20 @@ def test_truth_lies_in_the_interval_at_300_times_the_compute(
     hits = 0
     for seed in range(draws):
         ladder, target, value = truth(points=5, **noise).ladder(seed)
+        band = forecast(ladder, target, Model()).band
+        hits += bool(band.low[-1] <= value <= band.high[-1])
+    assert hits >= round(0.85 * draws)
+
+
+@pytest.mark.parametrize("floor", [0.6, 1.2, 1.8, 2.0])
+def test_floors_far_from_the_middle_of_the_prior_are_allowed_for(
+    truth: Callable[..., object], floor: float
+) -> None:
+    draws = 12
+    hits = 0
+    ladders = truth(points=5, rung_noise=0.003, floor=floor, ends=2.6)
+    for seed in range(draws):
+        ladder, target, value = ladders.ladder(seed)
         band = forecast(ladder, target, Model()).band
         hits += bool(band.low[-1] <= value <= band.high[-1])
     assert hits >= round(0.85 * draws)
@@ -118,6 +135,38 @@ def test_bare_flops_take_tokens_and_parameters_from_the_largest_rung(published: 
 def test_a_floor_outside_of_its_range_is_refused(published: Ladder, floor: float) -> None:
     with pytest.raises(MarinError, match="--floor"):
         forecast(published, find_target(published, "d6144"), Model(floor=floor))
+
+
+@pytest.mark.parametrize("at", [(0.1, 0.3, 0.6, 0.8), (0.5, 0.52, 0.54, 0.2)])
+def test_rungs_that_were_never_at_the_same_progress_are_refused(
+    published: Ladder, at: tuple[float, ...]
+) -> None:
+    rungs = [_only(rung, p) for rung, p in zip(published.fitted, at, strict=True)]
+    ladder = build_ladder([*rungs, published.rungs[-1]], None, "grid")
+    with pytest.raises(MarinError, match="no progress point has 3 rungs") as refusal:
+        forecast(ladder, find_target(ladder, "d6144"), Model())
+    assert "\n" not in str(refusal.value)
+    assert np.all(np.isfinite([deviation for _, deviation in off_trend(ladder, Model())]))
+
+
+def _only(rung: Rung, progress: float) -> Rung:
+    """The rung with a single evaluation."""
+    [(metric, (steps, values))] = rung.metrics.items()
+    step = round(progress * rung.steps) - 1
+    value = float(np.interp(step, steps, values))
+    return replace(rung, metrics={metric: ((float(step),), (value,))})
+
+
+def test_quantiles_split_a_posterior_over_many_orders_of_magnitude() -> None:
+    floors, deviations = np.array([0.5, 1.5, 2.4]), np.array([[3.0, 0.01], [8.0, 0.02], [1.0, 2.0]])
+    means, weights = np.array([[0.0, 0.3], [-5.0, -2.0], [2.0, 40.0]]), np.array([0.3, 0.5, 0.2])
+    posterior = Posterior(floors, None, weights, means, deviations, (0.0, 0.0, 0.0))
+    for probability in (0.05, 0.5, 0.95):
+        above = posterior.quantile(probability) - floors[:, None]
+        linked = np.log(np.maximum(above, 1e-300))
+        np.testing.assert_allclose(
+            weights @ norm.cdf((linked - means) / deviations), probability, atol=1e-9
+        )
 
 
 def test_many_evaluations_are_averaged_over_windows() -> None:

@@ -156,6 +156,26 @@ def test_two_bad_evaluations_or_a_bad_start_are_not_off_track(
     assert watch(run, block)["verdict"] == "on track"
 
 
+@pytest.mark.parametrize(("first", "last"), [(10, 20), (0, 12), (10, 12)])
+def test_what_was_not_forecast_is_not_judged(
+    registered: Path, published: Ladder, first: int, last: int
+) -> None:
+    block = read_registration(registered)
+    run = _run(published, block, lambda _, value: value)
+    part = {key: block["forecast"][key][first:last] for key in ("progress", "loss", "low", "high")}
+    answer = watch(run, block | {"forecast": block["forecast"] | part})
+    sides = [entry["side"] for entry in answer["evaluations"]]
+    burn_in = ["burn-in"] * (2 - first)
+    assert sides[first:last] == [*burn_in, *["inside"] * (last - first - len(burn_in))]
+    assert set(sides[:first] + sides[last:]) == {"not forecast"}
+    assert answer["verdict"] == "on track"
+    if last < len(sides):
+        assert answer["finished"]
+        assert [answer[key] for key in ("forecast", "error", "within_tolerance")] == [None] * 3
+        html = ladder_page(published, fit_law(published, floor=1.5), block["forecast"], answer)
+        assert "not forecast" in html.html()
+
+
 def test_sides_that_alternate_are_not_persistent(registered: Path, published: Ladder) -> None:
     block = read_registration(registered)
     run = _run(published, block, lambda i, value: value + (0.2 if i % 2 else -0.2))

@@ -179,10 +179,14 @@ def watch(
         return
     console = Console()
     since = "" if answer["since"] is None else f" since {answer['since']:.0%}"
+    forecast = (
+        "which was not forecast"
+        if answer["forecast"] is None
+        else f"forecast {answer['forecast']:.4f} ({figure(answer['error'], '+.2%')})"
+    )
     console.print(
         f"{answer['run']}: {answer['verdict']}{since}; {answer['metric']} {answer['value']:.4f} at "
-        f"{answer['progress']:.0%}, forecast {answer['forecast']:.4f} "
-        f"({figure(answer['error'], '+.2%')})",
+        f"{answer['progress']:.0%}, {forecast}",
         markup=False,
     )
     for entry in answer["differences"]:
@@ -193,7 +197,8 @@ def watch(
         )
     keys = ("progress", "value", "forecast", "low", "high", "side")
     print_table(
-        "Evaluations", keys, [[e[key] for key in keys] for e in answer["evaluations"]],
+        "Evaluations", keys,
+        [["-" if e[key] is None else e[key] for key in keys] for e in answer["evaluations"]],
         console=console,
     )  # fmt: skip
 

@@ -3,7 +3,8 @@
 Three ways to hold out. `largest`: all of the largest rung, from the smaller ones, which is the
 question that a forecast asks. `later half`: the second half of one rung, from its first half and
 the other rungs, for each rung in turn. `other rung`: all of one smaller rung; an interpolation,
-reported but not used to choose a model. The baseline sees the same evaluations.
+reported but not used to choose a model. The baseline sees the same evaluations: it carries on a
+rung whose first half it has seen as it does any rung that ended early, at its own last offset.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ from marin.ladder.forecast import (
     sizes_of,
 )
 from marin.ladder.grid import MINIMUM_RUNGS, Array, Ladder
-from marin.ladder.published import baseline
+from marin.ladder.joint import Points
+from marin.ladder.published import baseline, carry_on
 
 LARGEST, LATER_HALF, OTHER_RUNG = "largest", "later half", "other rung"
 CHOOSING = (LARGEST, LATER_HALF)
@@ -86,7 +88,10 @@ def backtests(
             Backtest(
                 protocol, ladder.fitted[rung].name, wanted.progress, values[held],
                 middle, low, high,
-                _baseline(ladder, rung, wanted.progress, baseline_floor(values[seen], model.floor)),
+                _baseline(
+                    ladder, rung, points.take(seen), values[seen], wanted.progress,
+                    baseline_floor(values[seen], model.floor),
+                ),
             )
         )  # fmt: skip
     return results
@@ -127,12 +132,13 @@ def _folds(
             yield OTHER_RUNG, index, rung == index
 
 
-def _baseline(ladder: Ladder, held: int, progress: Array, floor: float) -> Array:
-    others = [rung for index, rung in enumerate(ladder.fitted) if index != held]
-    return baseline(
-        [rung.curve(ladder.metric) for rung in others],
-        np.array([rung.train_flops for rung in others]),
-        ladder.fitted[held].train_flops,
-        progress,
-        floor,
-    )
+def _baseline(
+    ladder: Ladder, held: int, seen: Points, values: Array, wanted: Array, floor: float
+) -> Array:
+    """The published method at `wanted` progress of the held rung, from the evaluations seen."""
+    rungs = np.unique(seen.rung)
+    curves = [(seen.progress[seen.rung == r], values[seen.rung == r]) for r in rungs]
+    compute = np.array([ladder.fitted[rung].train_flops for rung in rungs])
+    if held in rungs:
+        return carry_on(curves, compute, int(np.searchsorted(rungs, held)), wanted, floor)
+    return baseline(curves, compute, ladder.fitted[held].train_flops, wanted, floor)

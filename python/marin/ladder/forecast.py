@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from marin.errors import MarinError
-from marin.ladder.grid import Array, Ladder, Rung
+from marin.ladder.grid import MINIMUM_RUNGS, Array, Ladder, Rung
 from marin.ladder.joint import LOSS, OTHER, Points
 from marin.ladder.posterior import Measure, Posterior, Sizes, infer
-from marin.ladder.published import FLOOR, baseline
+from marin.ladder.published import FLOOR, REACH, baseline
 
 Mask = npt.NDArray[np.bool_]
 
@@ -146,6 +146,7 @@ def forecast(ladder: Ladder, target: Target, model: Model) -> Forecast:
     rungs = ladder.fitted
     observed, values = observations(ladder)
     check_floor(values, model.floor, ladder)
+    _check_matched(ladder)
     grid = np.arange(1, round(1 / _STEP) + 1) * _STEP
     seen = observed.progress
     grid = grid[(grid >= seen.min() - _STEP / 2) & (grid <= seen.max() + _STEP / 2)]
@@ -210,6 +211,23 @@ def check_floor(values: Array, floor: float | None, ladder: Ladder) -> None:
         raise MarinError(
             f"--floor {floor:g}: the lowest {ladder.metric} is {lowest:.6g}; a floor lies between "
             "0 and that"
+        )
+
+
+def _check_matched(ladder: Ladder) -> None:
+    """Values can only be compared at a progress that enough rungs have been at."""
+    curves = [rung.curve(ladder.metric)[0] for rung in ladder.fitted]
+    first, last = (np.array([curve[end] for curve in curves]) for end in (0, -1))
+    # Where most rungs are, one of them begins.
+    there = (first <= first[:, None] + REACH) & (last >= first[:, None] - REACH)
+    if there.sum(axis=1).max() < MINIMUM_RUNGS:
+        spans = ", ".join(
+            f"{rung.name} {begin:.0%} to {end:.0%}"
+            for rung, begin, end in zip(ladder.fitted, first, last, strict=True)
+        )
+        raise MarinError(
+            f"{ladder.source}: no progress point has {MINIMUM_RUNGS} rungs with evaluations of "
+            f"{ladder.metric} ({spans}); rungs are compared at the same progress"
         )
 
 

@@ -153,7 +153,8 @@ def _add_watch(page: Page, watched: Mapping[str, Any]) -> None:
     section = page.section("Watch", f"{watched['run']} against its registration.")
     section.fact("verdict", watched["verdict"])
     section.fact("last value", f"{watched['value']:.4f}")
-    section.fact("difference from the forecast", figure(watched["error"], "+.2%"))
+    forecast = "not forecast" if watched["forecast"] is None else figure(watched["error"], "+.2%")
+    section.fact("difference from the forecast", forecast)
     points = watched["evaluations"]
     progress = [point["progress"] for point in points]
     section.plot(

@@ -20,15 +20,13 @@ from marin.ladder.joint import Array, JointModel, Link, Noise, Points, Scales
 
 Measure = Literal["flops", "parameters_tokens", "both"]
 
-# Floor / lowest value: the published 1.5 of 2.47 is 0.61, refits of public dense ladders lie
-# between 0.5 and 0.75 (Hoffmann et al. 2022; Besiroglu et al. 2024).
-FLOOR_PRIOR = (6.0, 4.0)
 _FLOOR_RANGE = (0.02, 0.98)
 _COARSE, _FINE = 9, 17
 _NEGLIGIBLE = 1e-4  # of the best floor's posterior
 _REACH = 9.0  # standard deviations that a quantile is searched in
 _BISECTIONS = 50
 _LARGEST_LOG = 50.0
+_LEAST_ABOVE = 1e-300  # of a value above a floor
 _RUNG_NODES = np.array([-2.0, -1.25, -0.5, 0.25, 1.0, 1.75, 2.5])  # in spreads of the prior
 _MEASURE_SHARES: dict[Measure, tuple[float, ...]] = {
     "flops": (1.0,),
@@ -79,32 +77,35 @@ class Posterior:
         return float(self.weights @ self.floors), float(low), float(high)
 
     def quantile(self, probability: float) -> Array:
-        """The value [m] below which `probability` lies at each point, by bisection of the CDF."""
+        """The value [m] below which `probability` lies at each point, by bisection of the CDF.
+
+        Values above a floor are bisected in their log above the lowest one: far from the rungs they
+        may span many orders of magnitude.
+        """
         kept = self.weights > _NEGLIGIBLE**2 * self.weights.max()
         weights = self.weights[kept] / self.weights[kept].sum()
         means, deviations = self.means[kept], self.deviations[kept]
         floors = self.floors[kept, None]
+        lowest = float(floors.min())
         low, high = (
-            self._value(means + side * _REACH * deviations, floors) for side in (-1.0, 1.0)
+            self._relinked(means + side * _REACH * deviations, floors - lowest)
+            for side in (-1.0, 1.0)
         )
         low, high = low.min(axis=0), high.max(axis=0)
         for _ in range(_BISECTIONS):
             middle = 0.5 * (low + high)
-            below = (
-                weights @ ndtr((self._linked(middle, floors) - means) / deviations) < probability
-            )
+            linked = self._relinked(middle[None, :], lowest - floors)
+            below = weights @ ndtr((linked - means) / deviations) < probability
             low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return np.asarray(np.maximum(0.5 * (low + high), self.least))
+        value = Link(lowest, self.unit).inverse(0.5 * (low + high))
+        return np.asarray(np.maximum(value, self.least))
 
-    def _value(self, linked: Array, floors: Array) -> Array:
+    def _relinked(self, linked: Array, rise: Array) -> Array:
+        """The same values' links above floors that lie lower by `rise`."""
         if self.unit is not None:
-            return np.asarray(linked * self.unit)
-        return np.asarray(floors + np.exp(np.minimum(linked, _LARGEST_LOG)))
-
-    def _linked(self, values: Array, floors: Array) -> Array:
-        if self.unit is not None:
-            return np.asarray(values[None, :] / self.unit)
-        return np.asarray(np.log(np.maximum(values - floors, 1e-300)))
+            return linked
+        above = np.exp(np.minimum(linked, _LARGEST_LOG)) + rise
+        return np.asarray(np.log(np.maximum(above, _LEAST_ABOVE)))
 
 
 def infer(
@@ -133,15 +134,14 @@ def infer(
         return _integrate(model, [(Link(floor or 0.0), 0.0)], sizes, measure)
     highest = min(lowest, highest_floor)
     shares = np.linspace(*_FLOOR_RANGE, _COARSE)
-    coarse = [_prior(share, highest) for share in shares]
-    posterior = _integrate(model, coarse, sizes, measure)
+    posterior = _integrate(model, _priors(shares, highest, scales), sizes, measure)
     mass = posterior.weights.reshape(_COARSE, -1).sum(axis=1)
     kept = np.flatnonzero(mass > _NEGLIGIBLE * mass.max())
     low, high = shares[max(kept[0] - 1, 0)], shares[min(kept[-1] + 1, _COARSE - 1)]
     # A second, finer look where the first found the mass; twice more where it is a needle.
     for _ in range(3):
         shares = np.linspace(low, high, _FINE)
-        posterior = _integrate(model, [_prior(share, highest) for share in shares], sizes, measure)
+        posterior = _integrate(model, _priors(shares, highest, scales), sizes, measure)
         mass = posterior.weights.reshape(_FINE, -1).sum(axis=1)
         kept = np.flatnonzero(mass > _NEGLIGIBLE * mass.max())
         if len(kept) >= _FINE // 2:
@@ -150,8 +150,9 @@ def infer(
     return posterior
 
 
-def _prior(share: float, highest: float) -> tuple[Link, float]:
-    return Link(float(share * highest)), float(beta.logpdf(share, *FLOOR_PRIOR))
+def _priors(shares: Array, highest: float, scales: Scales) -> list[tuple[Link, float]]:
+    densities = beta.logpdf(shares, *scales.floor)
+    return [(Link(float(s * highest)), float(d)) for s, d in zip(shares, densities, strict=True)]
 
 
 def _integrate(

@@ -13,7 +13,7 @@ import numpy as np
 from marin.ladder.grid import Array
 
 FLOOR = 1.5  # nats per token
-_REACH = 0.002  # of a run: an evaluation this close to a progress counts as being there
+REACH = 0.002  # of a run: an evaluation this close to a progress counts as being there
 _OFFSET_TAIL = 0.25  # of a run: the part whose mean offset an early end carries on
 
 Curves = Sequence[tuple[Array, Array]]
@@ -22,7 +22,7 @@ Curves = Sequence[tuple[Array, Array]]
 def interpolate(curve: tuple[Array, Array], progress: Array) -> Array:
     """The curve at `progress` [m]; NaN outside of what it has seen."""
     seen, values = curve
-    inside = (progress >= seen[0] - _REACH) & (progress <= seen[-1] + _REACH)
+    inside = (progress >= seen[0] - REACH) & (progress <= seen[-1] + REACH)
     return np.where(inside, np.interp(progress, seen, values), np.nan)
 
 
@@ -48,7 +48,9 @@ def baseline(
       compute: FLOPs of each rung [r].
     """
     values = np.array([interpolate(curve, progress) for curve in curves])
-    values = _complete(curves, compute, progress, values, floor)
+    for rung in range(len(curves)):
+        rest = carry_on(curves, compute, rung, progress, floor)
+        values[rung] = np.where(np.isnan(rest), values[rung], rest)
     forecasts = np.empty(len(progress))
     for index in range(len(progress)):
         log_scale, alpha = power_law(compute, values[:, index], floor)
@@ -56,23 +58,25 @@ def baseline(
     return forecasts
 
 
-def _complete(
-    curves: Curves, compute: Array, progress: Array, values: Array, floor: float
-) -> Array:
-    """Extends rungs that ended early, where at least two others show the trend."""
+def carry_on(curves: Curves, compute: Array, rung: int, progress: Array, floor: float) -> Array:
+    """The rest of a rung that ended early: its values at each `progress` [m] beyond its end.
+
+    NaN up to its end, and everywhere where fewer than two other rungs went further.
+    """
     ends = np.array([curve[0][-1] for curve in curves])
-    completed = values.copy()
-    for rung in range(len(curves)):
-        beyond = progress > ends[rung] + _REACH
-        others = np.flatnonzero(ends > ends[rung] + _REACH).tolist()
-        if not beyond.any() or len(others) < 2:
-            continue
-        known, seen = curves[rung]
-        tail = known >= known[-1] - _OFFSET_TAIL
-        trend = _trend([curves[i] for i in others], compute[others], compute[rung], floor)
-        offset = float(np.nanmean(seen[tail] - trend(known[tail])))
-        completed[rung, beyond] = trend(progress[beyond]) + offset
-    return completed
+    carried = np.full(len(progress), np.nan)
+    beyond = progress > ends[rung] + REACH
+    others = np.flatnonzero(ends > ends[rung] + REACH).tolist()
+    if not beyond.any() or len(others) < 2:
+        return carried
+    known, seen = curves[rung]
+    tail = known >= known[-1] - _OFFSET_TAIL
+    trend = _trend([curves[i] for i in others], compute[others], compute[rung], floor)
+    offsets = seen[tail] - trend(known[tail])
+    offsets = offsets[np.isfinite(offsets)]
+    if len(offsets):
+        carried[beyond] = trend(progress[beyond]) + offsets.mean()
+    return carried
 
 
 def _trend(curves: Curves, compute: Array, at: float, floor: float) -> Callable[[Array], Array]:

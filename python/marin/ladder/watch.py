@@ -7,6 +7,7 @@ import numpy as np
 
 from marin.ladder.answer import number
 from marin.ladder.grid import Rung
+from marin.ladder.published import interpolate
 
 _SIZE_TOLERANCE = 0.02  # relative; published figures are rounded
 # What makes a run another experiment than the one registered; other differences are only named.
@@ -23,16 +24,23 @@ def watch(rung: Rung, registration: Mapping[str, Any]) -> dict[str, Any]:
     """Judges every evaluation of a run that has some of the registered metric.
 
     `verdict` is "on track", "off track" or "void"; `evaluations` says for each its progress, value,
-    band and side ("inside", "above", "below", or "burn-in"). `error` is relative to the forecast;
-    None where the band reaches zero, and `difference` is within the tolerance or not.
+    band and side ("inside", "above", "below", "burn-in", or "not forecast" before the registered
+    trajectory begins and after it ends, where nothing is judged). `error` is relative to the
+    forecast; None where the band reaches zero, and `difference` is within the tolerance or not.
     """
     metric, rule, forecast = (registration[key] for key in ("metric", "rule", "forecast"))
     progress, values = rung.curve(metric)
+    registered = np.asarray(forecast["progress"], np.float64)
     low, middle, high = (
-        np.interp(progress, forecast["progress"], forecast[key]) for key in ("low", "loss", "high")
+        interpolate((registered, np.asarray(forecast[key], np.float64)), progress)
+        for key in ("low", "loss", "high")
     )
     sides = [
-        "burn-in" if at <= rule["burn_in"] + 1e-3 else _side(value, bottom, top)
+        "not forecast"
+        if np.isnan(bottom)
+        else "burn-in"
+        if at <= rule["burn_in"] + 1e-3
+        else _side(value, bottom, top)
         for at, value, bottom, top in zip(progress, values, low, high, strict=True)
     ]
     since = _persistent(sides, int(rule["persistence"]))
@@ -43,6 +51,7 @@ def watch(rung: Rung, registration: Mapping[str, Any]) -> dict[str, Any]:
     difference = float(values[-1] - middle[-1])
     scale = 0.0 if reaches_zero(low[-1], high[-1]) else abs(float(middle[-1]))
     error = difference / scale if scale else None
+    judged = finished and np.isfinite(difference)
     return {
         "run": rung.name,
         "metric": metric,
@@ -55,7 +64,7 @@ def watch(rung: Rung, registration: Mapping[str, Any]) -> dict[str, Any]:
         "difference": number(difference),
         "finished": bool(finished),
         "within_tolerance": abs(difference if error is None else error) <= registration["tolerance"]
-        if finished
+        if judged
         else None,
         "differences": differences,
         "evaluations": [
