@@ -6,6 +6,10 @@ one brings them back. A receiver gets at most n A / chunks rows, when everybody 
 and that is its buffer: with as many chunks as devices it is A, the balanced load of a whole batch.
 Memory is reserved for the bound; bytes moved and rows computed are those of the true lengths.
 
+Between the passes only the chunks' inputs are kept. The backward pass makes a chunk again, both
+exchanges and the experts' products included, and then takes its gradient: memory is that of one
+chunk, for one more forward pass.
+
 With a buffer factor f the buffer is f A / chunks instead. What exceeds it is dropped at the sender,
 which knows: the receiver's rows are shared max-min fairly over senders and each sender drops by the
 policy. This costs a second small all-gather and is counted as dropped at the sender.
@@ -67,7 +71,9 @@ def moe_ragged(
         return computed + used, (y, lost)
 
     parts = (cut(x, 0), cut(ids, -1), cut(routing.weights, 0))
-    computed, (y, lost) = jax.lax.scan(step, jnp.zeros((), jnp.int32), parts)
+    # Without this the scan would keep the worst-case buffers of all chunks, n A rows and more.
+    again = jax.checkpoint(step, prevent_cse=False)
+    computed, (y, lost) = jax.lax.scan(again, jnp.zeros((), jnp.int32), parts)
     return y.reshape(-1, x.shape[1])[:tokens], lost.reshape(-1, k)[:tokens], computed
 
 
