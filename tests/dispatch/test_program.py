@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from marin.dispatch import PooledWave, Ragged, Transport, moe
+from marin.dispatch import PooledWave, Ragged, Ring, Transport, moe
 from marin.dispatch.exchange import payload_bytes
 from marin.dispatch.pooled_wave import exchange_bytes, pool_rows
 
@@ -98,3 +98,8 @@ def test_training_memory_of_ragged_falls_with_its_chunks(bench) -> None:
     few, many = (training_memory(bench, Ragged(chunks=chunks)) for chunks in (4, 16))
     # Buffers of a chunk hold n A / chunks rows; inputs, outputs and their gradients stay.
     assert many < 0.4 * few
+
+
+def test_training_memory_of_ring_does_not_grow_with_its_devices(bench) -> None:
+    two, eight = (training_memory(bench, Ring(), devices) for devices in (2, 8))
+    assert eight < 1.1 * two
