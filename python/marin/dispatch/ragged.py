@@ -4,7 +4,10 @@ Tokens are processed in chunks. Per chunk every device announces how many rows i
 expert (one small all-gather), which fixes all offsets; one ragged all-to-all takes the rows out and
 one brings them back. A receiver gets at most n A / chunks rows, when everybody sends it everything,
 and that is its buffer: with as many chunks as devices it is A, the balanced load of a whole batch.
-Memory is reserved for the bound; bytes moved and rows computed are those of the true lengths.
+Bytes moved between devices and rows computed are those of the true lengths. Memory is reserved for
+the bound and swept: each chunk clears its receive buffer, regroups it by expert and puts the
+results back in its order, so that each pass writes 3 n A rows on a device, whatever the number of
+chunks.
 
 Between the passes only the chunks' inputs are kept. The backward pass makes a chunk again, both
 exchanges and the experts' products included, and then takes its gradient: memory is that of one
@@ -19,6 +22,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from marin.dispatch.admission import heaviest_first, rank_by_key
@@ -43,6 +47,11 @@ def buffer_rows(transport: Ragged, assignments: int, devices: int) -> int:
     if transport.buffer_factor is None:
         return bound
     return min(bound, math.ceil(transport.buffer_factor * assignments))
+
+
+def exchange_bytes(tokens: int, k: int, devices: int, width: int, dtype: DTypeLike) -> float:
+    """Bytes of rows that leave one device in one forward pass, under balanced load."""
+    return 2.0 * tokens * k * width * jnp.dtype(dtype).itemsize * (devices - 1) / devices
 
 
 def moe_ragged(

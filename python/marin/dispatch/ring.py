@@ -11,7 +11,8 @@ of the group.
 
 Bytes out per device: n T w (itemsize + 4) forward, rows and their float32 partial results, and
 n T w (itemsize + 8) backward; plus the all-gather of expert ids and weights, 8 T K per device.
-Against pooled_wave's 2 * 1.15 T K w, this pays where n is about K or smaller.
+Against pooled_wave's 2 * 1.15 T K w, this pays where n is about K or smaller. Each visit sweeps a
+buffer of A = T K rows, grouped by expert, however few of them are for this device: n A rows.
 """
 
 from functools import partial
