@@ -1,4 +1,4 @@
-"""What the compiled program of pooled_wave does: its collectives, their bytes, its memory."""
+"""What the compiled programs of the transports do: their collectives, their bytes, their memory."""
 
 import re
 
@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from marin.dispatch import PooledWave, moe
+from marin.dispatch import PooledWave, Ragged, Ring, Transport, moe
 from marin.dispatch.exchange import payload_bytes
 from marin.dispatch.pooled_wave import exchange_bytes, pool_rows
 
@@ -16,10 +16,11 @@ DEVICES, TOKENS, K, WIDTH = 8, 512, 2, 128  # tokens per device
 ITEM = {"u32": 4, "u16": 2, "s32": 4, "f32": 4, "bf16": 2, "pred": 1}
 
 
-def compiled(bench, transport: PooledWave, dtype=jnp.float32):
-    mesh = bench.mesh_of(expert=DEVICES)
+def compiled(bench, transport: Transport, dtype=jnp.float32, *, devices=DEVICES, gradient=False):
+    """The layer, or the gradient of a loss on it in everything that can have one."""
+    mesh = bench.mesh_of(expert=devices)
     x, routing, experts = bench.problem(
-        tokens=DEVICES * TOKENS, k=K, num_experts=DEVICES, w=WIDTH, m=16, dtype=dtype
+        tokens=devices * TOKENS, k=K, num_experts=devices, w=WIDTH, m=16, dtype=dtype
     )
     x, routing = jax.device_put((x, routing), NamedSharding(mesh, P(("replica", "data", "expert"))))
     experts = jax.device_put(experts, NamedSharding(mesh, P("expert")))
@@ -27,8 +28,22 @@ def compiled(bench, transport: PooledWave, dtype=jnp.float32):
     def layer(x, routing, experts):
         return moe(x, routing, experts, transport=transport, mesh=mesh)
 
+    def loss(x, weights, experts, routing):
+        y, _ = layer(x, routing._replace(weights=weights), experts)
+        return jnp.sum(jnp.sin(y.astype(jnp.float32)))
+
+    if gradient:
+        jitted = jax.jit(jax.grad(loss, argnums=(0, 1, 2)), compiler_options=bench.quick)
+        return jitted.lower(x, routing.weights, experts, routing).compile()
     jitted = jax.jit(layer, compiler_options=bench.quick)
     return jitted.lower(x, routing, experts).compile()
+
+
+def training_memory(bench, transport: Transport, devices: int = DEVICES) -> float:
+    """Temporary memory of forward and backward pass, in A rows."""
+    program = compiled(bench, transport, devices=devices, gradient=True)
+    temporary: int = program.memory_analysis().temp_size_in_bytes
+    return temporary / (TOKENS * K * WIDTH * 4)
 
 
 def collectives(program: str, kind: str) -> list[int]:
@@ -77,3 +92,14 @@ def test_temporary_memory_falls_with_the_number_of_waves(bench) -> None:
     # are saved, and the payloads out and in alone are two of them.
     pool = DEVICES * pool_rows(PooledWave(waves=6), TOKENS * K, DEVICES)
     assert two - six > pool * payload_bytes((WIDTH, jnp.float32), (2, jnp.int32))
+
+
+def test_training_memory_of_ragged_falls_with_its_chunks(bench) -> None:
+    few, many = (training_memory(bench, Ragged(chunks=chunks)) for chunks in (4, 16))
+    # Buffers of a chunk hold n A / chunks rows; inputs, outputs and their gradients stay.
+    assert many < 0.4 * few
+
+
+def test_training_memory_of_ring_does_not_grow_with_its_devices(bench) -> None:
+    two, eight = (training_memory(bench, Ring(), devices) for devices in (2, 8))
+    assert eight < 1.1 * two

@@ -5,17 +5,27 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 from flax import nnx
 from typer.testing import CliRunner
 
 from marin.cli.app import app
+from marin.dispatch import ragged_exchange
 from marin.dispatch.exchange import payload_bytes
 from marin.dispatch.pooled_wave import pool_rows
 from marin.errors import MarinError
 from marin.model import PRESETS, HeroConfig, abstract, preset
+from marin.model.batch import Batch
 from marin.model.count import parts, train_flops_per_token
-from marin.model.memory import abstract_mesh, all_to_all_bytes, device_bytes, rows_per_device
+from marin.model.memory import (
+    abstract_mesh,
+    all_to_all_bytes,
+    device_bytes,
+    exchanged_bytes,
+    passes_exchanged,
+    rows_per_device,
+)
 
 # Active and total parameters, and training FLOPs, as published.
 PUBLISHED = {
@@ -74,6 +84,64 @@ def test_all_to_all_bytes_are_the_pools_of_every_wave_forth_and_back(tiny: HeroC
     ours = all_to_all_bytes(config, mesh, rows, length)
     assert ours == config.layers * per_layer * 3 // 4
     assert all_to_all_bytes(tiny, mesh, rows, length) == 0
+
+
+@pytest.mark.parametrize("remat", ["save_moe", "block"])
+def test_bytes_around_the_ring_are_those_of_the_formula(tiny: HeroConfig, remat: Any) -> None:
+    config = dataclasses.replace(tiny, transport="ring", remat=remat)
+    mesh = abstract_mesh({"replica": 2, "expert": 4})
+    rows, length = 16, 24
+    tokens = rows * length // 8
+    once = 4 * tokens * config.latent
+    turns = (2 if remat == "block" else 1) * 4 * 2 * once + 4 * 3 * once
+    assert all_to_all_bytes(config, mesh, rows, length) == config.layers * turns
+    per_layer = passes_exchanged(config) * exchanged_bytes(config, 4, tokens)
+    assert config.layers * per_layer == pytest.approx(config.layers * turns)
+    alone = abstract_mesh({"replica": 8})
+    assert all_to_all_bytes(config, alone, rows, length) == 0
+
+
+@pytest.mark.parametrize("remat", ["none", "save_moe", "block"])
+def test_bytes_of_ragged_are_the_true_rows_of_every_exchange_in_the_program(
+    tiny: HeroConfig, remat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dataclasses.replace(tiny, transport="ragged", remat=remat)
+    mesh = abstract_mesh({"replica": 2, "expert": 4})
+    rows, length = 16, 24
+    tokens = rows * length // 8
+    monkeypatch.setattr(ragged_exchange, "choose", lambda *_: "pallas_gpu")
+    graph, params, *state = nnx.split(abstract(config), nnx.Param, ...)
+
+    def loss(params: Any, state: Any, batch: Batch) -> Any:
+        return nnx.merge(graph, params, *state).loss(batch, mesh=mesh)[0]
+
+    tokens_of = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+    batch = Batch(tokens_of, tokens_of, tokens_of, jax.ShapeDtypeStruct((rows, length), jnp.bool_))
+    text = str(jax.make_jaxpr(jax.grad(loss))(params, state, batch))
+    # In one layer's scan over its four chunks; forward bodies and backward bodies are apart.
+    exchanges = text.count("ragged_all_to_all[")
+    true = 4 * tokens * config.top_k * config.latent * exchanges
+    ours = all_to_all_bytes(config, mesh, rows, length)
+    assert ours == config.layers * true * 3 // 4
+
+
+def test_activations_of_one_chunk_or_visit_count_for_ragged_and_ring(tiny: HeroConfig) -> None:
+    mesh = abstract_mesh({"expert": 4})
+    held = {
+        (name, remat): device_bytes(
+            dataclasses.replace(tiny, transport=name, remat=remat), mesh, 8, 32
+        )
+        for name in ("local", "ring", "ragged")
+        for remat in ("none", "save_moe")
+    }
+    assignment = 2 * 32 * tiny.top_k * tiny.latent * 4
+    for name in ("ring", "ragged"):
+        none, kept = held[name, "none"], held[name, "save_moe"]
+        assert none.saved_activations < held["local", "none"].saved_activations
+        # What comes in and goes out by the exchanges of a chunk is held besides.
+        extra = kept.layer_activations - held["local", "save_moe"].layer_activations
+        assert extra == 0 if name == "ring" else extra >= assignment
+        assert none.layer_activations >= 2 * assignment
 
 
 def test_activations_shrink_with_rematerialization_and_weights_with_the_mesh(

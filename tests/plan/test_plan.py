@@ -16,7 +16,7 @@ from marin.model.groups import optimizer_groups
 from marin.model.presets import rung
 from marin.plan import Factors, device, plan, step_cost
 from marin.plan.answer import _fitting
-from marin.plan.cost import exchanged_bytes, orthogonalized, passes_exchanged
+from marin.plan.cost import orthogonalized
 from marin.plan.factors import NOTES
 
 GB200 = device("gb200")
@@ -50,8 +50,28 @@ def test_exchanged_bytes_are_those_of_the_traced_program() -> None:
     assert isinstance(config.make_transport(), PooledWave)
     mesh = memory.abstract_mesh({"expert": 4})
     traced = memory.all_to_all_bytes(config, mesh, 16, 128)
-    formula = config.layers * passes_exchanged(config) * exchanged_bytes(config, 4, 16 * 128 // 4)
+    one = memory.exchanged_bytes(config, 4, 16 * 128 // 4)
+    formula = config.layers * memory.passes_exchanged(config) * one
     assert traced == pytest.approx(formula, rel=0.15)
+
+
+def test_what_the_backward_pass_makes_again_costs_time() -> None:
+    small = rung("d768")
+
+    def parts(transport: str, remat: str) -> dict[str, float]:
+        config = replace(small.config, transport=transport, remat=remat)
+        step = step_cost(config, GB200, groups=1, rows=64, seq_len=4096)
+        return {part.name: part.amount for part in step.parts}
+
+    for transport in ("ragged", "ring"):
+        kept, again = parts(transport, "save_moe"), parts(transport, "block")
+        for name in ("matrix products", "activations", "all-to-all"):
+            assert again[name] > kept[name]
+    pooled = parts("pooled_wave", "save_moe")
+    assert pooled == parts("pooled_wave", "block")
+    assert pooled["matrix products"] == parts("ragged", "save_moe")["matrix products"]
+    # Buffers for the worst case of 64 ranks are swept whole.
+    assert parts("ragged", "save_moe")["activations"] > 2 * pooled["activations"]
 
 
 @pytest.mark.parametrize("name", ["tiny", "d768"])

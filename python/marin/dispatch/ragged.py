@@ -4,7 +4,14 @@ Tokens are processed in chunks. Per chunk every device announces how many rows i
 expert (one small all-gather), which fixes all offsets; one ragged all-to-all takes the rows out and
 one brings them back. A receiver gets at most n A / chunks rows, when everybody sends it everything,
 and that is its buffer: with as many chunks as devices it is A, the balanced load of a whole batch.
-Memory is reserved for the bound; bytes moved and rows computed are those of the true lengths.
+Bytes moved between devices and rows computed are those of the true lengths. Memory is reserved for
+the bound and swept: each chunk clears its receive buffer, regroups it by expert and puts the
+results back in its order, so that each pass writes 3 n A rows on a device, whatever the number of
+chunks.
+
+Between the passes only the chunks' inputs are kept. The backward pass makes a chunk again, both
+exchanges and the experts' products included, and then takes its gradient: memory is that of one
+chunk, for one more forward pass.
 
 With a buffer factor f the buffer is f A / chunks instead. What exceeds it is dropped at the sender,
 which knows: the receiver's rows are shared max-min fairly over senders and each sender drops by the
@@ -15,6 +22,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from marin.dispatch.admission import heaviest_first, rank_by_key
@@ -39,6 +47,11 @@ def buffer_rows(transport: Ragged, assignments: int, devices: int) -> int:
     if transport.buffer_factor is None:
         return bound
     return min(bound, math.ceil(transport.buffer_factor * assignments))
+
+
+def exchange_bytes(tokens: int, k: int, devices: int, width: int, dtype: DTypeLike) -> float:
+    """Bytes of rows that leave one device in one forward pass, under balanced load."""
+    return 2.0 * tokens * k * width * jnp.dtype(dtype).itemsize * (devices - 1) / devices
 
 
 def moe_ragged(
@@ -67,7 +80,9 @@ def moe_ragged(
         return computed + used, (y, lost)
 
     parts = (cut(x, 0), cut(ids, -1), cut(routing.weights, 0))
-    computed, (y, lost) = jax.lax.scan(step, jnp.zeros((), jnp.int32), parts)
+    # Without this the scan would keep the worst-case buffers of all chunks, n A rows and more.
+    again = jax.checkpoint(step, prevent_cse=False)
+    computed, (y, lost) = jax.lax.scan(again, jnp.zeros((), jnp.int32), parts)
     return y.reshape(-1, x.shape[1])[:tokens], lost.reshape(-1, k)[:tokens], computed
 
 

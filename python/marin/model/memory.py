@@ -2,7 +2,8 @@
 
 Weights, gradients and optimizer state follow the declared shardings. Activations are what
 automatic differentiation keeps between the passes, read from the abstract backward function of the
-device's share of the batch. Collectives are counted in the traced program of the whole mesh.
+device's share of the batch. Exchanges are counted in the traced program of the whole mesh where its
+shapes say what moves; the true lengths of `ragged` come from its formula.
 """
 
 import dataclasses
@@ -18,6 +19,8 @@ from flax import nnx
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
+from marin.dispatch import Dense, Local, PooledWave, Ragged, Ring, ragged, ring
+from marin.dispatch.pooled_wave import exchange_bytes
 from marin.errors import MarinError
 from marin.model.batch import Batch
 from marin.model.config import HeroConfig
@@ -26,6 +29,13 @@ from marin.model.groups import optimizer_groups
 from marin.model.sharding import AXES, ROWS, parameter_specs
 
 _FLOAT32 = 4  # bytes
+_ONE_CHUNK: dict[str, Any] = {
+    "transport": "pooled_wave",
+    "waves": 1,
+    "transport_capacity": 1.0,
+    "receiver_capacity": 1.0,
+    "stripe": False,
+}
 _MOMENTS = {"muonh": 1, "adamh": 2, "adam": 2}
 """Float32 arrays of a parameter's size that its optimizer keeps."""
 
@@ -40,7 +50,8 @@ class DeviceBytes:
     saved_activations: int
     """Kept from the forward to the backward pass, under the configured rematerialization."""
     layer_activations: int
-    """Made again for the backward pass of one layer; zero where everything is kept."""
+    """Made again for the backward pass of one layer, or of one chunk or visit of its experts where
+    they are spread by `ragged` or `ring`; zero where everything is kept."""
     logits: int
     """One block of logits and its gradient."""
 
@@ -71,23 +82,40 @@ def device_bytes(config: HeroConfig, mesh: AbstractMesh, rows: int, seq_len: int
         weights += held
         optimizer += _MOMENTS[group] * held
     local_rows = rows_per_device(mesh, rows)
-    layer = 0
-    if config.remat != "none":
-        one, two = (
-            dataclasses.replace(config, remat="none", layers=n, global_every=n + 1) for n in (1, 2)
-        )
-        layer = _residual_bytes(two, local_rows, seq_len) - _residual_bytes(
-            one, local_rows, seq_len
-        )
     block = min(config.cross_entropy_block, config.vocab)
     return DeviceBytes(
         weights=weights,
         gradients=weights,
         optimizer=optimizer,
         saved_activations=_residual_bytes(config, local_rows, seq_len),
-        layer_activations=layer,
+        layer_activations=_layer_activations(config, local_rows, seq_len),
         logits=2 * _FLOAT32 * local_rows * seq_len * block,
     )
+
+
+def _layer_activations(config: HeroConfig, rows: int, seq_len: int) -> int:
+    """What is alive in the backward pass of a layer beyond `saved_activations`.
+
+    `ragged` makes one chunk of n again at a time, whose worst case is all A rows of a batch; `ring`
+    one visit, with room for A rows. Other transports that hold the same stand in for them.
+    """
+    everything = dataclasses.replace(config, remat="none")
+    alive = everything
+    match config.make_transport():
+        case Ragged():
+            alive = dataclasses.replace(everything, **_ONE_CHUNK)
+        case Ring():
+            alive = dataclasses.replace(everything, transport="local")
+    kept = _layer_bytes(everything, rows, seq_len) if config.remat == "none" else 0
+    return _layer_bytes(alive, rows, seq_len) - kept
+
+
+def _layer_bytes(config: HeroConfig, rows: int, seq_len: int) -> int:
+    one, two = (
+        _residual_bytes(dataclasses.replace(config, layers=n, global_every=n + 1), rows, seq_len)
+        for n in (1, 2)
+    )
+    return two - one
 
 
 def row_ranks(mesh: AbstractMesh) -> int:
@@ -143,10 +171,52 @@ def _batch(rows: int, seq_len: int) -> Batch:
     return Batch(integers, integers, integers, mask)
 
 
+def routed_forwards(config: HeroConfig) -> int:
+    """Times that the routed experts are computed forward in one step.
+
+    Once, and once more for the backward pass unless everything is kept. `ragged` and `ring` keep
+    nothing within their passes and make it again themselves: on top of what a layer does that is
+    made again as a whole, and instead of it where what the experts return is kept.
+    """
+    own = config.transport in ("ragged", "ring")
+    return 1 + own + (config.remat == "block" or (config.remat == "save_moe" and not own))
+
+
+def passes_exchanged(config: HeroConfig) -> float:
+    """Times that the routed rows of a layer cross the network, there and back, in one step: in
+    units of `exchanged_bytes`."""
+    forwards = routed_forwards(config)
+    if config.transport == "ring":
+        # The second forward computation is part of the backward turn, and its rows travel in it.
+        itemsize = jnp.dtype(config.dtype).itemsize
+        return forwards - 1 + (itemsize + 2 * _FLOAT32) / (itemsize + _FLOAT32)
+    return forwards + 1.0
+
+
+def exchanged_bytes(config: HeroConfig, ranks: int, tokens: int) -> float:
+    """Bytes that leave a device in one forward pass of one layer over `ranks` expert ranks."""
+    width, dtype = config.latent, config.dtype
+    match config.make_transport():
+        case PooledWave() as transport:
+            sent = exchange_bytes(transport, tokens, config.top_k, ranks, width, dtype)
+            return sent * (ranks - 1) / ranks
+        case Ragged():
+            return ragged.exchange_bytes(tokens, config.top_k, ranks, width, dtype)
+        case Ring():
+            return float(ring.exchange_bytes(tokens, ranks, width, dtype))
+        case Local() | Dense():
+            weights = 3 * config.experts * width * config.expert_width
+            return float(weights * jnp.dtype(dtype).itemsize * (ranks - 1) / ranks)
+
+
 def all_to_all_bytes(config: HeroConfig, mesh: Any, rows: int, seq_len: int) -> int:
-    """Bytes that one device sends through all-to-alls in one step, forward and backward,
-    recomputation included; the part that stays on the device is not counted."""
-    rows_per_device(mesh, rows)
+    """Bytes of rows that one device sends to others of its expert group in one step, forward and
+    backward, recomputation included: in all-to-alls, or around the ring."""
+    tokens = rows_per_device(mesh, rows) * seq_len
+    ranks: int = mesh.shape["expert"]
+    if config.transport == "ragged":  # the program has the bounds, and on a CPU an emulation
+        sent = passes_exchanged(config) * exchanged_bytes(config, ranks, tokens)
+        return round(config.layers * sent)
     graph, params, *state = nnx.split(abstract(config), nnx.Param, ...)
 
     def loss(params: Any, state: Any, batch: Batch) -> Any:
@@ -155,13 +225,12 @@ def all_to_all_bytes(config: HeroConfig, mesh: Any, rows: int, seq_len: int) -> 
     program = jax.make_jaxpr(jax.value_and_grad(loss, has_aux=True))(
         params, state, _batch(rows, seq_len)
     )
-    ranks: int = mesh.shape["expert"]
-    whole: int = sum(
-        times * _bytes_of(operands)
-        for name, operands, times in _operations(program.jaxpr, 1)
-        if name in ("all_to_all", "ragged_all_to_all")
-    )
-    return whole * (ranks - 1) // ranks
+    sent_by: dict[str, int] = {"all_to_all": 0, "ppermute": 0}
+    for name, operands, times in _operations(program.jaxpr, 1):
+        if name in sent_by:
+            sent_by[name] += times * _bytes_of(operands)
+    around = sent_by["ppermute"] if ranks > 1 else 0
+    return sent_by["all_to_all"] * (ranks - 1) // ranks + around
 
 
 def _operations(program: Any, times: int) -> Iterator[tuple[str, Any, int]]:

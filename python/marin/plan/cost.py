@@ -3,7 +3,8 @@
 Parts run one after the other: nothing is taken to overlap, and what does overlap in a real run is
 inside the efficiency factors. Every layer is computed forward, once more for the backward pass, and
 backward at twice the forward cost, the exchanges included (rematerialization `block` and
-`save_moe`; without it there is no second forward pass).
+`save_moe`; without it there is no second forward pass). Routed experts under `ragged` and `ring`
+are computed forward as often as `marin.model.memory.routed_forwards` says.
 
 T: tokens of one device per step. Other symbols as in `marin.model.config`.
 """
@@ -12,12 +13,12 @@ import math
 from dataclasses import dataclass
 from functools import cache
 
-from marin.dispatch import Dense, Local, PooledWave, Ragged, Ring
-from marin.dispatch.pooled_wave import exchange_bytes
+from marin.dispatch import PooledWave, Ragged, Ring
 from marin.errors import MarinError
 from marin.model import HeroConfig
 from marin.model.count import BACKWARD, forward_flops, parts
 from marin.model.groups import NEWTON_SCHULZ_STEPS
+from marin.model.memory import exchanged_bytes, passes_exchanged, routed_forwards
 from marin.plan.devices import Device
 from marin.plan.factors import Factors
 
@@ -94,12 +95,19 @@ def step_cost(
     flops = forward_flops(config, seq_len)
     again = 0.0 if config.remat == "none" else 1.0
     passes = 1 + again + BACKWARD
+    routed_passes = routed_forwards(config) + BACKWARD
     matrices = sum(flops.values()) - flops["attention_products"] - flops["router"]
+    matrices -= flops["routed_experts"]
     weights = parameters_per_device(config, device.group)
     peak = device.bfloat16
     network = device.link * factors.network
     found = (
-        Part("matrix products", passes * matrices * tokens, "FLOP", peak * factors.matrix),
+        Part(
+            "matrix products",
+            (passes * matrices + routed_passes * flops["routed_experts"]) * tokens,
+            "FLOP",
+            peak * factors.matrix,
+        ),
         Part(
             "attention",
             (1 + again + _ATTENTION_BACKWARD) * attention_flops(config, seq_len) * tokens,
@@ -109,7 +117,8 @@ def step_cost(
         Part("router", passes * flops["router"] * tokens, "FLOP", device.float32 * factors.plain),
         Part(
             "activations",
-            passes * activation_bytes(config) * tokens,
+            (passes * activation_bytes(config) + routed_passes * routed_bytes(config, device.group))
+            * tokens,
             "B",
             device.bandwidth * factors.memory,
         ),
@@ -131,32 +140,8 @@ def step_cost(
     return Step(found, whole, (1 + BACKWARD) * sum(flops.values()) * whole)
 
 
-def passes_exchanged(config: HeroConfig) -> float:
-    """Times that the routed rows of a layer cross the network, there and back, in one step."""
-    return 2.0 if config.remat == "none" else 3.0
-
-
 def _sent(config: HeroConfig, device: Device, tokens: int) -> float:
     return config.layers * exchanged_bytes(config, device.group, tokens)
-
-
-def exchanged_bytes(config: HeroConfig, ranks: int, tokens: int) -> float:
-    """Bytes that leave a device in one forward pass of one layer over `ranks` expert ranks."""
-    itemsize = 2 if config.dtype == "bfloat16" else 4
-    row = config.latent * itemsize
-    match config.make_transport():
-        case PooledWave() as transport:
-            sent = exchange_bytes(
-                transport, tokens, config.top_k, ranks, config.latent, config.dtype
-            )
-            return sent * (ranks - 1) / ranks
-        case Ragged():
-            return 2.0 * tokens * config.top_k * row * (ranks - 1) / ranks
-        case Ring():
-            return (ranks - 1) * tokens * (row + 4.0 * config.latent)
-        case Local() | Dense():
-            experts = 3 * config.experts * config.latent * config.expert_width * itemsize
-            return experts * (ranks - 1) / ranks
 
 
 def attention_flops(config: HeroConfig, seq_len: int) -> float:
@@ -169,7 +154,8 @@ def attention_flops(config: HeroConfig, seq_len: int) -> float:
 
 
 def activation_bytes(config: HeroConfig) -> float:
-    """Bytes per token that one forward pass reads and writes in memory, besides weights.
+    """Bytes per token that one forward pass reads and writes in memory, besides weights and what
+    `routed_bytes` counts.
 
     Counted per layer with neighbouring element-wise operations fused: what a product, an attention
     kernel, a permutation or an exchange reads and writes, and one read and one write for each chain
@@ -188,17 +174,6 @@ def activation_bytes(config: HeroConfig) -> float:
         + (query + d)  # output projection
         + 3 * d  # residual
     )
-    transport = config.make_transport()
-    filled = transport.transport_capacity if isinstance(transport, PooledWave) else 1.0
-    rows = config.top_k * filled
-    routed = rows * (
-        2 * w  # permuted
-        + 4 * w  # in and out of the buffers of both exchanges
-        + (w + 2 * m)  # gate and up
-        + 3 * m  # their product
-        + (m + w)  # down
-        + w  # combined
-    )
     experts = (
         4 * d  # gated norm
         + (d + w) + 2 * w + (w + d)  # latent down, its norm, latent up
@@ -208,7 +183,32 @@ def activation_bytes(config: HeroConfig) -> float:
         + 3 * d + 2 * d + 3 * d  # sum, convolution, residual
     )  # fmt: skip
     scores = 4 * (d + _ROUTER_PASSES * config.experts)
-    return config.layers * (itemsize * (attention + routed + experts) + scores)
+    return config.layers * (itemsize * (attention + experts) + scores)
+
+
+def routed_bytes(config: HeroConfig, ranks: int) -> float:
+    """As `activation_bytes`, of the routed experts and their transport over `ranks` expert ranks.
+
+    `ragged` and `ring` sweep buffers for the worst case besides the rows that are there.
+    """
+    itemsize = 2 if config.dtype == "bfloat16" else 4
+    w, m = config.latent, config.expert_width
+    transport = config.make_transport()
+    filled = transport.transport_capacity if isinstance(transport, PooledWave) else 1.0
+    rows = filled * (
+        2 * w  # permuted
+        + 4 * w  # in and out of the buffers of both exchanges
+        + (w + 2 * m)  # gate and up
+        + 3 * m  # their product
+        + (m + w)  # down
+        + w  # combined
+    )
+    empty = 0
+    if isinstance(transport, Ragged):
+        empty = 3 * (ranks - 1) * w  # cleared, grouped by expert, back in the order of arrival
+    elif isinstance(transport, Ring):
+        empty = (ranks - 1) * w  # grouped by expert
+    return config.layers * itemsize * config.top_k * (rows + empty)
 
 
 def parameters_per_device(config: HeroConfig, ranks: int) -> float:

@@ -20,8 +20,8 @@ from marin.kernels.grouped_swiglu import bench as grouped_swiglu
 from marin.kernels.permute_rows import bench as permute_rows
 from marin.kernels.rank_in_group import bench as rank_in_group
 from marin.model import HeroConfig
+from marin.model.memory import exchanged_bytes
 from marin.plan import Device, Factors
-from marin.plan.cost import exchanged_bytes
 
 TRANSPORTS = ("local", "ring", "pooled_wave", "ragged")
 PARTS = ("rank", "permute", "exchange", "grouped product", "combine")

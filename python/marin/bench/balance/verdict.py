@@ -26,9 +26,9 @@ from marin.engine import Progress
 from marin.errors import MarinError
 from marin.model import HeroConfig
 from marin.model.count import BACKWARD
+from marin.model.memory import routed_forwards
 from marin.model.presets import Rung, rung
 from marin.plan import Device, device, step_cost
-from marin.plan.cost import passes_exchanged
 from marin.train.devices import ensure_devices
 
 _LAYER_RATE = "tokens/s per device and layer"
@@ -144,8 +144,7 @@ def measure_dispatch(config: BalanceConfig, *, peers: bool, progress: Progress) 
 
 def _bound(config: HeroConfig, dispatch: DispatchRates) -> float:
     """Training tokens per second and device, if nothing but the experts cost time."""
-    forwards = passes_exchanged(config) - 1
-    return dispatch.fastest[1] / config.layers / (forwards + BACKWARD)
+    return dispatch.fastest[1] / config.layers / (routed_forwards(config) + BACKWARD)
 
 
 def _modelled(found: Rung, named: Device, length: int) -> float:
