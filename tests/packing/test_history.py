@@ -11,7 +11,9 @@ from support.packing import make_schedule, write_store
 
 from marin.engine import read_manifest
 from marin.errors import MarinError
+from marin.mixture import Phase, Schedule, Specification, Stage
 from marin.packing import PlanConfig, ShardConfig, pack, plan
+from marin.packing.history import KeptRows
 from marin.stream import Stream
 
 LENGTHS = {
@@ -100,3 +102,22 @@ def test_a_schedule_of_another_run_is_refused(tmp_path, store, schedule):
     other = make_schedule({"c00q0": 0.6, "c00q1": 0.4}, [(0.0, 16, 8)], 4096)
     with pytest.raises(MarinError, match="not a revision of this plan's"):
         plan(store, other, tmp_path, after=first)
+
+
+def test_a_higher_cap_keeps_the_rows_of_cells_that_were_dropped(tmp_path):
+    store = write_store(tmp_path, {"a": [5] * 20, "b": [5] * 2000})
+
+    def capped(cap):
+        phase = Phase("main", 1600, {"a": 0.5, "b": 0.5})
+        return Specification("capped", (phase,), {"a": 100, "b": 10_000}, epoch_cap=cap)
+
+    schedule = Schedule.of(capped(1.0), [Stage(0, 8, 2)], exhaustion="drop-and-renormalize")
+    first = plan(store, schedule, tmp_path)
+    revised = schedule.revised(40, specification=capped(4.0))
+    second = plan(store, revised, tmp_path, after=first)
+    one, two = (Stream(planned).rows(0, 80).tokens for planned in (first, second))
+    assert np.array_equal(one, two)
+    kept = KeptRows(revised, first, store)
+    kept._kept += 1000
+    with pytest.raises(MarinError, match="cell a has .* rows fewer than this schedule keeps"):
+        kept.pieces(0, "a")

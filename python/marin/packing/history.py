@@ -47,7 +47,11 @@ class KeptRows:
         ]
 
     def pieces(self, stage: int, cell: str) -> list[pa.ListArray]:
-        """The kept rows of one stage and cell."""
+        """The kept rows of one stage and cell.
+
+        Raises:
+          MarinError: the earlier plan has fewer of them.
+        """
         left = int(self._kept[stage, self._cells.index(cell)])
         kept: list[pa.ListArray] = []
         if left and self._plan is not None:
@@ -56,6 +60,11 @@ class KeptRows:
                 left -= len(kept[-1])
                 if not left:
                     break
+            if left:
+                raise MarinError(
+                    f"{self._plan.path}: cell {cell} has {left} rows fewer than this schedule "
+                    "keeps; its mixture before the revision is another one, so plan without it"
+                )
         return kept
 
 
