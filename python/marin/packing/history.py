@@ -55,7 +55,7 @@ class KeptRows:
         left = int(self._kept[stage, self._cells.index(cell)])
         kept: list[pa.ListArray] = []
         if left and self._plan is not None:
-            for chunk in read_pieces(self._plan.checked(rows_file(stage, cell))):
+            for chunk in read_pieces(self._plan.verified(rows_file(stage, cell))):
                 kept.append(_rebased(chunk.slice(0, left)))
                 left -= len(kept[-1])
                 if not left:
