@@ -36,7 +36,7 @@ def plan(
 
     Args:
       after: the plan (or its shards) of the same run before its latest revision; the rows before
-        that are kept.
+        that are kept. `config` has its policy, see `planned_as`.
 
     Raises:
       MarinError: the mixture is bound to another store, a cell that the schedule wants rows of is
@@ -56,7 +56,7 @@ def plan(
                 "use a mixture made for this store"
             )
     parameters = {**asdict(config), "schedule": schedule.fingerprint}
-    kept = KeptRows(schedule, after, opened.path)
+    kept = KeptRows(schedule, after, opened.path, config.policy)
     inputs = {"store": opened.manifest.fingerprint}
     if kept.plans:
         inputs["after"] = kept.plans[0][0]
