@@ -122,7 +122,7 @@ def test_a_higher_cap_keeps_the_rows_of_cells_that_were_dropped(tmp_path):
     assert np.array_equal(one, two)
     kept = KeptRows(revised, first, store, "best-fit")
     kept._kept += 1000
-    with pytest.raises(MarinError, match="cell a has .* rows fewer than this schedule keeps"):
+    with pytest.raises(MarinError, match=r"cell a has .* rows fewer than this schedule keeps"):
         kept.pieces(0, "a")
 
 
