@@ -23,6 +23,7 @@ from marin.datakit import (
 from marin.datakit.dedup import DedupConfig, dedup
 from marin.datakit.parts import part_names, read_part, write_table
 from marin.engine import read_manifest
+from marin.packing.store import Store
 
 Make = Callable[..., Path]
 Row = dict[str, object]
@@ -76,6 +77,10 @@ def test_the_store_holds_every_kept_document_once_with_its_tokens(
         for name, rows in cells.items()
     }
     assert summary["tokenizer"] == read_manifest(sidecars.tokens).summary["tokenizer"]
+    for name in cells:
+        Store(store).check_lengths(name)
+    files = {str(path.relative_to(store)) for path in store.glob("*/*.arrow")}
+    assert files == summary["lengths"].keys()
 
 
 def test_no_held_out_document_or_relative_of_one_is_trained_on(

@@ -1,5 +1,6 @@
 """The Rust core against the big-integer reference, and both against exact rational targets."""
 
+import random
 from fractions import Fraction
 
 import numpy as np
@@ -45,6 +46,19 @@ def test_rust_and_reference_agree_and_stay_near_exact_targets(
         assert counts == quotas.counts_at(n)
         for count, target in zip(counts, reference.exact_targets(phases, n), strict=True):
             assert abs(count - target) <= Fraction(3, 2)
+
+
+def test_no_row_of_any_run_is_outside_the_printed_bound() -> None:
+    """In nodes of few rows the fraction of a split is not quite that of the phase."""
+    for seed in range(500):
+        draw = random.Random(seed)
+        cells = draw.choice([3, 5, 8, 20, 40])
+        phases = [
+            (draw.randint(70, 2000), [draw.random() ** 3 + 1e-9 for _ in range(cells)])
+            for _ in range(draw.randint(1, 4))
+        ]
+        order = RowOrder([(0, phases)], [0], [(0, 1)], 0)
+        assert order.worst(0, order.rows_total, 1, 1)[0] <= order.bound
 
 
 def test_an_order_of_the_weights_does_not_change_a_cell() -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from marin.errors import MarinError
-from marin.mixture import Schedule, Specification, constant_batches, load, tilted
+from marin.mixture import Phase, Schedule, Specification, Stage, constant_batches, load, tilted
 
 CASES = Path(__file__).parents[1] / "cases" / "mixture"
 STAGES = constant_batches(64 * 512, [(0.0, 512), (0.5, 1024)])
@@ -120,6 +122,38 @@ def test_a_new_mixture_from_a_step_on_keeps_the_history() -> None:
     np.testing.assert_array_equal(again.order.rows(0, 4000).cell, second.order.rows(0, 4000).cell)
     with pytest.raises(MarinError, match="a horizon of 1000 tokens at step 60, where"):
         first.revised(60, horizon=1000)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    caps=st.lists(st.one_of(st.none(), st.floats(0.5, 30)), min_size=4, max_size=4),
+    tokens=st.lists(st.integers(64, 4000), min_size=4, max_size=4),
+    steps=st.lists(st.integers(0, 60), min_size=3, max_size=3),
+    exhaustion=st.sampled_from(["repeat", "drop-and-renormalize"]),
+)
+def test_no_revision_changes_a_count_before_its_step(caps, tokens, steps, exhaustion) -> None:
+    """Whatever cap and tokens it brings."""
+
+    def spec(cap: float | None, available: int) -> Specification:
+        phases = (
+            Phase("one", 3, {"a": 0.5, "b": 0.25, "c": 0.25}),
+            Phase("two", 1, {"a": 0.25, "b": 0.25, "c": 0.5}),
+        )
+        cells = {"a": available, "b": 10**6, "c": 2000}
+        return Specification("capped", phases, cells, epoch_cap=cap)
+
+    stages = (Stage(0.0, 8, 4), Stage(0.5, 16, 2))
+    specs = list(map(spec, caps, tokens))
+    schedule = Schedule.of(specs[0], stages, horizon=4096, exhaustion=exhaustion)
+    for step, specification in zip(steps, specs[1:], strict=True):
+        revised = schedule.revised(step, specification=specification)
+        row = schedule.row_at(step)
+        for before, after in zip(
+            schedule.order.rows(0, row), revised.order.rows(0, row), strict=True
+        ):
+            np.testing.assert_array_equal(before, after)
+        assert list(schedule.order.counts(row)) == list(revised.order.counts(row))
+        schedule = revised
 
 
 @pytest.mark.parametrize("step", [0, 50, 60])

@@ -3,15 +3,20 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from support.packing import make_schedule, write_store
+from typer.testing import CliRunner
 
+from marin.cli.app import app
 from marin.engine import read_manifest
 from marin.errors import MarinError
-from marin.packing import PlanConfig, ShardConfig, pack, plan
+from marin.mixture import Phase, Schedule, Specification, Stage
+from marin.packing import PlanConfig, ShardConfig, pack, plan, planned_as
+from marin.packing.history import KeptRows
 from marin.stream import Stream
 
 LENGTHS = {
@@ -100,3 +105,41 @@ def test_a_schedule_of_another_run_is_refused(tmp_path, store, schedule):
     other = make_schedule({"c00q0": 0.6, "c00q1": 0.4}, [(0.0, 16, 8)], 4096)
     with pytest.raises(MarinError, match="not a revision of this plan's"):
         plan(store, other, tmp_path, after=first)
+
+
+def test_a_higher_cap_keeps_the_rows_of_cells_that_were_dropped(tmp_path):
+    store = write_store(tmp_path, {"a": [5] * 20, "b": [5] * 2000})
+
+    def capped(cap):
+        phase = Phase("main", 1600, {"a": 0.5, "b": 0.5})
+        return Specification("capped", (phase,), {"a": 100, "b": 10_000}, epoch_cap=cap)
+
+    schedule = Schedule.of(capped(1.0), [Stage(0, 8, 2)], exhaustion="drop-and-renormalize")
+    first = plan(store, schedule, tmp_path)
+    revised = schedule.revised(40, specification=capped(4.0))
+    second = plan(store, revised, tmp_path, after=first)
+    one, two = (Stream(planned).rows(0, 80).tokens for planned in (first, second))
+    assert np.array_equal(one, two)
+    kept = KeptRows(revised, first, store, "best-fit")
+    kept._kept += 1000
+    with pytest.raises(MarinError, match=r"cell a has .* rows fewer than this schedule keeps"):
+        kept.pieces(0, "a")
+
+
+def test_the_command_goes_on_as_the_earlier_plan_and_with_no_other_policy(
+    tmp_path, store, schedule
+):
+    config = PlanConfig(policy="concat", max_segments=9, window=24)
+    first = plan(store, schedule, tmp_path, config)
+    file = tmp_path / "revised.json"
+    file.write_text(json.dumps(schedule.revised(20, horizon=7168).to_json()))
+    command = ["pack", str(store), "--schedule", str(file), "--json", "--after"]
+    shards = pack(first, tmp_path)
+    for number, after in enumerate((first, shards)):
+        out = ["--out", str(tmp_path / str(number))]
+        done = CliRunner().invoke(app, [*command, str(after), "--max-segments", "8", *out])
+        manifest = Path(json.loads(done.stdout)["manifest"])
+        assert planned_as(manifest.parent) == replace(config, max_segments=8)
+    failed = CliRunner().invoke(app, [*command, str(first), "--policy", "truncate"])
+    with pytest.raises(MarinError, match=r"planned with policy concat, .*; keep concat"):
+        raise failed.exception

@@ -1,6 +1,7 @@
 """Plans and shards: every token once, in the schedule's order, readable by any Arrow reader."""
 
 import json
+import time
 from collections import defaultdict
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 from support.packing import document_tokens, make_schedule, write_store
 from typer.testing import CliRunner
 
+from marin._native import xxh3_bytes
 from marin.cli.app import app
-from marin.engine import read_manifest
+from marin.engine import read_manifest, write_manifest
 from marin.errors import MarinError
 from marin.mixture import Schedule, Stage, tilted
 from marin.packing import PlanConfig, ShardConfig, pack, plan
+from marin.packing.store import Store
 
 
 def lengths_of(seed, documents, longest):
@@ -193,3 +196,44 @@ def test_a_store_takes_no_plan_and_a_file_no_shards(tmp_path, store, schedule):
             CliRunner().invoke(app, command, catch_exceptions=False)
     assert sorted(store.rglob("*")) == held
     assert path.read_text() == json.dumps(schedule.to_json())
+
+
+@pytest.mark.parametrize("vouched", ["files", "lengths"])
+def test_no_plan_is_made_from_a_damaged_store(tmp_path, vouched):
+    counts = [5, 3, 20, 8] * 5
+    store = write_store(tmp_path, {"a": counts}, files=1, rows_per_batch=100)
+    (file,) = store.glob("a/*.arrow")
+    if vouched == "lengths":
+        manifest = read_manifest(store)
+        checksums = {"a/part-00000.arrow": xxh3_bytes(np.asarray(counts, "<i8").tobytes())}
+        summary = {**manifest.summary, "lengths": checksums}
+        rows = {"a/part-00000.arrow": len(counts)}
+        write_manifest(store, "store", parameters={}, inputs={}, rows=rows, summary=summary)
+    schedule = make_schedule({"a": 1.0}, [(0, 32, 2)], 128)
+    good = file.read_bytes()
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype("<i8").tobytes()
+    at = good.index(offsets)
+    for position in range(at + 8, at + len(offsets) - 8):
+        file.write_bytes(bytes([*good[:position], good[position] ^ 2, *good[position + 1 :]]))
+        with pytest.raises(MarinError, match=r"part-00000\.arrow: .*build the store again"):
+            plan(store, schedule, tmp_path)
+    file.write_bytes(good)
+    planned = plan(store, schedule, tmp_path)
+    assert read_manifest(planned).summary["documents"]
+
+
+def test_an_error_in_one_cell_ends_the_planning_of_the_others(tmp_path, monkeypatch):
+    store = write_store(tmp_path, dict.fromkeys("abcdefgh", [5] * 20))
+    schedule = make_schedule(dict.fromkeys("abcdefgh", 0.125), [(0, 8, 8)], 640)
+    begun = []
+
+    def fail(store, schedule, cell, *rest):
+        begun.append(cell)
+        raise ValueError("made up")
+
+    monkeypatch.setitem(plan.__globals__, "plan_cell", fail)
+    monkeypatch.setitem(plan.__globals__, "cpu_count", lambda: 1)
+    monkeypatch.setattr(Store, "check_lengths", lambda store, cell: time.sleep(0.05))
+    with pytest.raises(MarinError, match="cell a cannot be planned: made up"):
+        plan(store, schedule, tmp_path)
+    assert len(begun) < 4

@@ -13,8 +13,11 @@ from marin.cli.app import app
 from marin.engine import read_manifest
 from marin.errors import MarinError
 from marin.packing import ShardConfig, pack, plan, repair
+from marin.packing.pack import _stages
+from marin.packing.shard import ShardPlaces, whole_shard
 from marin.stream import Stream
 
+CONFIG = ShardConfig(shard_tokens=256, block_tokens=64)
 LENGTHS = {"c00q0": [3, 9, 14, 40, 1, 1, 6, 16, 5], "c00q1": [8] * 5 + [2] * 9}
 
 
@@ -23,7 +26,7 @@ def finished(tmp_path_factory):
     root = tmp_path_factory.mktemp("finished")
     schedule = make_schedule(dict.fromkeys(LENGTHS, 0.5), [(0.0, 16, 8), (0.5, 32, 4)], 2048)
     planned = plan(write_store(root, LENGTHS), schedule, root)
-    return pack(planned, root, ShardConfig(shard_tokens=256, block_tokens=64))
+    return pack(planned, root, CONFIG)
 
 
 @pytest.fixture
@@ -90,6 +93,19 @@ def test_damage_is_named_and_only_its_shard_is_written_again(finished, shards, k
     assert repair(shards) == []
 
 
+@pytest.mark.parametrize("bits", [1, 65, 255])
+def test_no_damage_to_an_index_is_in_the_way_of_a_repair(shards, bits):
+    """A flipped bit in a count of nulls made numbers None, after the shard was deleted."""
+    path = shards / "index" / "part-00001.arrow"
+    good = path.read_bytes()
+    place = list(ShardPlaces(_stages(read_manifest(shards)), CONFIG))[1]
+    assert whole_shard(shards, place) is not None
+    for position in range(0, len(good), 1 if bits == 65 else 3):
+        path.write_bytes(good[:position] + bytes([good[position] ^ bits]) + good[position + 1 :])
+        if whole_shard(shards, place) is not None:
+            assert path.read_bytes() == good
+
+
 def test_a_stale_manifest_is_named(finished, shards):
     raw = json.loads((finished / "manifest.json").read_text())
     raw["summary"]["rows"] += 1
@@ -107,7 +123,6 @@ def test_shards_of_another_tokenizer_are_refused(shards):
 def test_a_killed_packing_does_not_trust_what_it_finds(finished, tmp_path):
     root = tmp_path
     summary = read_manifest(finished).summary
-    config = ShardConfig(shard_tokens=256, block_tokens=64)
     again = root / finished.name
     shutil.copytree(finished, again)
     (again / "manifest.json").unlink()
@@ -115,7 +130,7 @@ def test_a_killed_packing_does_not_trust_what_it_finds(finished, tmp_path):
     flip(700)(again / "index" / "part-00001.arrow")
     from pathlib import Path
 
-    assert pack(Path(summary["plan"]), root, config) == again
+    assert pack(Path(summary["plan"]), root, CONFIG) == again
     assert read_manifest(again).files == read_manifest(finished).files
 
 

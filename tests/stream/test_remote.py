@@ -1,6 +1,8 @@
 """Shards behind a URL: the same batches, few bytes, slow or not at all but never wrong."""
 
 import gc
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow.fs as pafs
@@ -80,3 +82,39 @@ def test_a_store_that_stays_away_is_named(tmp_path, shards):
         Mirror(str(shards), cache=tmp_path, filesystem=Flaky(9), sleep=lambda seconds: None)
     with pytest.raises(MarinError, match="not there"):
         Stream(f"file://{tmp_path}/nowhere")
+
+
+def test_the_cache_holds_no_more_than_its_limit_indices_included(tmp_path, shards):
+    remote = Stream(f"file://{shards}", cache=tmp_path / "cache", cache_bytes=6000)
+    (copies,) = (tmp_path / "cache").iterdir()
+    names = set()
+    for batch in Stream(shards).iterate():
+        assert np.array_equal(batch.tokens, remote.batch(batch.step).tokens)
+        held = {path.name: path for path in copies.glob("part-*")}
+        indices = list(copies.glob("index/*"))
+        assert {path.name for path in indices} == held.keys()
+        small = sum(path.stat().st_size for path in indices)
+        names |= held.keys()
+        assert len(held) == 1 or small <= 6000
+    assert len(names) > 2
+    remote.batch(0)
+
+
+def test_copies_of_a_killed_process_are_swept_and_those_of_a_live_one_stay(tmp_path, shards):
+    code = (
+        f"from marin.stream import Stream; import os; from pathlib import Path\n"
+        f"s = Stream('file://{shards}', cache=Path('{tmp_path}')); s.batch(0); print(flush=True)\n"
+        "input()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    child.stdout.readline()
+    (copies,) = tmp_path.iterdir()
+    other = Mirror(str(shards), cache=tmp_path, filesystem=Flaky(0))
+    assert copies.is_dir()
+    child.kill()
+    child.wait()
+    Mirror(str(shards), cache=tmp_path, filesystem=Flaky(0))
+    assert not copies.exists()
+    assert other.path.is_dir()

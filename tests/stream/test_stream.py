@@ -1,6 +1,7 @@
 """Streams: the same rows for any reader count, start and source."""
 
 import json
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -124,3 +125,27 @@ def test_every_flipped_byte_is_found_and_a_row_is_named(tmp_path, shards):
     path.write_bytes(good[:-1])
     with pytest.raises(MarinError, match=r"part-00001\.arrow: \d+ bytes, expected"):
         list(Stream(shards).iterate())
+
+
+def flipped(path, positions):
+    """A generator that leaves `path` with one byte changed at a time."""
+    good = path.read_bytes()
+    for position in positions:
+        path.write_bytes(good[:position] + bytes([good[position] ^ 129]) + good[position + 1 :])
+        yield position
+    path.write_bytes(good)
+
+
+def test_every_flipped_byte_of_a_plan_is_found(planned):
+    files = [*sorted(planned.glob("rows-*/*.arrow")), planned / "schedule.json"]
+    for path in files:
+        for _ in flipped(path, range(0, path.stat().st_size, 13)):
+            with pytest.raises(MarinError, match=rf"{path.name}: .*plan again"):
+                list(Stream(planned).iterate(prefetch=0))
+
+
+def test_a_flipped_byte_of_the_store_is_no_crash(tmp_path, planned):
+    for path in sorted((tmp_path / "store").glob("*/part-00000.arrow")):
+        for _ in flipped(path, range(0, path.stat().st_size, 5)):
+            with suppress(MarinError):
+                Stream(planned).batch(0)

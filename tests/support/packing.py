@@ -9,6 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
+from marin._native import xxh3_bytes
 from marin.bench.holes import sparse_file
 from marin.engine import write_manifest
 from marin.mixture import Phase, Schedule, Specification, Stage
@@ -53,12 +54,14 @@ def _finish_store(
     lengths: Mapping[str, Any],
     rows: dict[str, int],
     tokenizer: Mapping[str, Any] = TOKENIZER,
+    lengths_of_files: Mapping[str, str] = {},
 ) -> Path:
     cells = {
         cell: {"documents": len(counts), "tokens": int(np.sum(counts))}
         for cell, counts in lengths.items()
     }
     summary = {"cells": cells, "tokenizer": dict(tokenizer), "domains": []}
+    summary["lengths"] = dict(lengths_of_files)
     write_manifest(directory, "store", parameters={}, inputs={}, rows=rows, summary=summary)
     return directory
 
@@ -84,6 +87,7 @@ def write_sparse_store(root: Path, lengths: dict[str, np.ndarray], batches: int 
     """A store of any size whose tokens are all zero and take no room on disk."""
     directory = root / "store"
     rows = {}
+    known = {}
     for cell, counts in lengths.items():
         (directory / cell).mkdir(parents=True, exist_ok=True)
         name = f"{cell}/part-00000.arrow"
@@ -97,6 +101,7 @@ def write_sparse_store(root: Path, lengths: dict[str, np.ndarray], batches: int 
                 tokens = pa.LargeListArray.from_arrays(pa.array(ends), values)
                 writer.write_batch(pa.RecordBatch.from_arrays([tokens], schema=schema))
         rows[name] = len(counts)
+        known[name] = xxh3_bytes(np.asarray(counts, "<i8").tobytes())
     # Checksums would read what is not there.
     with patch("marin.engine.manifest.xxh3_file", return_value="sparse"):
-        return _finish_store(directory, lengths, rows)
+        return _finish_store(directory, lengths, rows, lengths_of_files=known)

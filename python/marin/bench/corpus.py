@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from marin._native import xxh3_bytes
 from marin.engine import read_manifest, write_manifest
 from marin.errors import MarinError
 from marin.mixture import Phase, Schedule, Specification, Stage
@@ -39,7 +40,7 @@ def build_store(root: Path, documents: int = DOCUMENTS) -> Path:
     except MarinError:
         pass
     generator = np.random.default_rng(1)
-    rows, cells = {}, {}
+    rows, cells, checksums = {}, {}, {}
     for number, counts in enumerate(cell_lengths(documents)):
         ends = np.concatenate([[0], np.cumsum(counts)])
         values = generator.integers(0, VOCABULARY, ends[-1], dtype=np.uint32)
@@ -55,8 +56,9 @@ def build_store(root: Path, documents: int = DOCUMENTS) -> Path:
         with pa.ipc.new_file(store / cell / "part-00000.arrow", table.schema) as writer:
             writer.write_table(table, max_chunksize=4096)
         rows[f"{cell}/part-00000.arrow"] = len(counts)
+        checksums[f"{cell}/part-00000.arrow"] = xxh3_bytes(counts.astype("<i8").tobytes())
         cells[cell] = {"documents": len(counts), "tokens": int(ends[-1])}
-    summary = {"cells": cells, "tokenizer": {"hash": "bench"}, "domains": []}
+    summary = {"cells": cells, "tokenizer": {"hash": "bench"}, "lengths": checksums, "domains": []}
     write_manifest(store, "store", parameters={}, inputs={}, rows=rows, summary=summary)
     return store
 

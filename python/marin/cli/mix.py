@@ -35,7 +35,7 @@ Exhaustion = Annotated[str, typer.Option(help="error, repeat or drop-and-renorma
 Rows = Annotated[
     bool, typer.Option("--rows", help="Check the quotas at every batch boundary and in samples.")
 ]
-Threads = Annotated[int, typer.Option(help="Threads of --rows; 0: one per core.")]
+Threads = Annotated[int, typer.Option(min=0, help="Threads of --rows; 0: one per core.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 _SHOWN = 20

@@ -1,13 +1,14 @@
 """`marin pack INPUT`."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from marin.cli.options import refuse
+from marin.cli.options import given, refuse
 from marin.cli.output import print_json, print_table, progress_for
 from marin.engine.progress import Progress
 from marin.errors import MarinError
@@ -22,7 +23,8 @@ Out = Annotated[
     Path | None, typer.Option(help="Folder for plan and shards; default: beside the input.")
 ]
 After = Annotated[
-    Path | None, typer.Option(help="The plan of this run before its schedule was revised.")
+    Path | None,
+    typer.Option(help="The plan of this run before its schedule was revised; gives the defaults."),
 ]
 Store = Annotated[Path | None, typer.Option(help="Where the plan's store lies, if it was moved.")]
 Policy = Annotated[str, typer.Option(help="best-fit, concat or truncate.")]
@@ -32,7 +34,7 @@ Window = Annotated[int, typer.Option(help="Documents that are packed together.")
 ShardTokens = Annotated[int, typer.Option(help="Tokens per shard.")]
 BlockTokens = Annotated[int, typer.Option(help="Tokens per record batch and checksum.")]
 Documents = Annotated[bool, typer.Option("--documents", help="Store each row's document ids.")]
-Threads = Annotated[int, typer.Option(help="Shards written at a time; 0: one per core.")]
+Threads = Annotated[int, typer.Option(min=0, help="Shards written at a time; 0: one per core.")]
 EngineName = Annotated[
     str,
     typer.Option("--engine", help="local, a number of processes, auto or ray://HOST:PORT."),
@@ -68,7 +70,7 @@ def pack(
     """Pack documents into rows and write them as shards; goes on where it was stopped."""
     from marin.engine import Threads as ThreadEngine
     from marin.engine import check_output_root, engine_for, read_manifest
-    from marin.packing import PlanConfig, ShardConfig, repair
+    from marin.packing import PlanConfig, ShardConfig, planned_as, repair
     from marin.packing import pack as write_shards
 
     start = time.monotonic()
@@ -94,12 +96,14 @@ def pack(
         shards = source
     else:
         if stage == "store":
-            plan_config = PlanConfig(
-                policy=policy,  # type: ignore[arg-type]  # checked by PlanConfig
-                max_segments=max_segments,
-                min_fill=min_fill,
-                window=window,
-            )
+            options: dict[str, Any] = {
+                "policy": policy,
+                "max_segments": max_segments,
+                "min_fill": min_fill,
+                "window": window,
+            }
+            named = {name: value for name, value in options.items() if given(context, name)}
+            plan_config = replace(planned_as(after) if after else PlanConfig(), **named)
             planned = _plan(source, schedule, after, root, plan_config, progress)
         else:
             planned = source

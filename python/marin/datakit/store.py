@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from marin._native import document_keys
+from marin._native import document_keys, xxh3_bytes
 from marin.datakit.encode import TOKENS_TYPE
 from marin.datakit.parts import check_same_rows, kept_mask, part_names, read_groups, read_part
 from marin.engine import (
@@ -156,8 +156,8 @@ class _Sort:
     bucket: int
 
 
-_Counts = dict[str, tuple[int, int]]
-"""Rows and tokens by file."""
+_Counts = dict[str, tuple[int, int, str]]
+"""Rows, tokens and the checksum of the documents' lengths by file."""
 
 
 def _spill(join: _Join) -> None:
@@ -248,17 +248,20 @@ def _write_bucket(sort: _Sort) -> _Counts:
         file = f"{folder}/part-{sort.bucket:05d}.arrow"
         schema = _VALIDATION_SCHEMA if folder == VALIDATION else STORE_SCHEMA
         _write_file(sort.store / file, chosen.select(schema.names).cast(schema))
-        tokens = pc.sum(pc.list_value_length(chosen["tokens"])).as_py()
-        counts[file] = (len(chosen), tokens)
+        lengths = pc.list_value_length(chosen["tokens"]).to_numpy().astype("<i8")
+        counts[file] = (len(chosen), int(lengths.sum()), xxh3_bytes(lengths.tobytes()))
     return counts
 
 
 def _total(store: Path, counts: list[_Counts]) -> tuple[dict[str, int], dict[str, Any]]:
-    """Rows by file, and documents and tokens by cell; there is a validation file in any case."""
+    """Rows by file, documents and tokens by cell, and the checksums of the documents' lengths by
+    file: plans read no more than lengths. There is a validation file in any case."""
     rows: dict[str, int] = {}
     cells: dict[str, dict[str, int]] = {}
-    for file, (documents, tokens) in chain.from_iterable(count.items() for count in counts):
+    lengths: dict[str, str] = {}
+    for file, (documents, tokens, xxh3) in chain.from_iterable(count.items() for count in counts):
         rows[file] = documents
+        lengths[file] = xxh3
         cell = cells.setdefault(file.partition("/")[0], {"documents": 0, "tokens": 0})
         cell["documents"] += documents
         cell["tokens"] += tokens
@@ -267,7 +270,11 @@ def _total(store: Path, counts: list[_Counts]) -> tuple[dict[str, int], dict[str
         _write_file(store / file, _VALIDATION_SCHEMA.empty_table())
         rows[file] = 0
     validation = cells.pop(VALIDATION, {"documents": 0, "tokens": 0})
-    return rows, {"cells": dict(sorted(cells.items())), "validation": validation}
+    return rows, {
+        "cells": dict(sorted(cells.items())),
+        "validation": validation,
+        "lengths": dict(sorted(lengths.items())),
+    }
 
 
 def _runs(names: pa.ChunkedArray) -> Iterator[tuple[str, int, int]]:

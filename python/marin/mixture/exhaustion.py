@@ -27,9 +27,10 @@ def check_exposure(schedule: "Schedule") -> None:
     if schedule.exhaustion != "error":
         return
     used = consumption(realized_pieces(schedule), len(schedule.cells))
+    allowed = capacities(schedule, len(schedule.revisions) - 1)
     over = [
         (name, tokens, limit)
-        for name, tokens, limit in zip(schedule.cells, used, capacities(schedule), strict=True)
+        for name, tokens, limit in zip(schedule.cells, used, allowed, strict=True)
         if limit is not None and tokens > limit
     ]
     if over:

@@ -43,7 +43,7 @@ def planned_pieces(schedule: "Schedule") -> list[list[Piece]]:
     used = [Fraction(0)] * len(schedule.cells)
     result = []
     for number, runs in enumerate(schedule.planned):
-        pieces = _dropping(_pieces(schedule, runs), used, schedule)
+        pieces = _dropping(_pieces(schedule, runs), used, capacities(schedule, number), schedule)
         result.append(pieces)
         if number + 1 < len(schedule.planned):
             step = schedule.revisions[number + 1].step
@@ -71,15 +71,16 @@ def consumption(pieces: Iterable[Piece], cells: int) -> list[Fraction]:
     return used
 
 
-def capacities(schedule: "Schedule") -> list[Fraction | None]:
-    """Tokens that each cell may give to the run; None for no limit."""
+def capacities(schedule: "Schedule", number: int) -> list[Fraction | None]:
+    """Tokens that each cell may give to the run, as revisions up to `number` say; None for no
+    limit, or for a cell that only later ones name."""
     latest: dict[str, Fraction | None] = {}
-    for revision in schedule.revisions:
+    for revision in schedule.revisions[: number + 1]:
         spec = revision.specification
         for cell, tokens in spec.available_tokens.items():
             cap = spec.epoch_cap
             latest[cell] = None if cap is None else tokens * Fraction(str(cap)) * schedule.share
-    return [latest[cell] for cell in schedule.cells]
+    return [latest.get(cell) for cell in schedule.cells]
 
 
 def _pieces(schedule: "Schedule", runs: Sequence[Run]) -> Iterator[Piece]:
@@ -90,10 +91,12 @@ def _pieces(schedule: "Schedule", runs: Sequence[Run]) -> Iterator[Piece]:
 
 
 def _dropping(
-    pieces: Iterable[Piece], used: Sequence[Fraction], schedule: "Schedule"
+    pieces: Iterable[Piece],
+    used: Sequence[Fraction],
+    capacity: Sequence[Fraction | None],
+    schedule: "Schedule",
 ) -> list[Piece]:
     """The pieces, cut where a cell's target reaches its last whole row: it weighs 0 from there."""
-    capacity = capacities(schedule)
     used = list(used)
     gone: set[int] = set()
     result = []
@@ -109,7 +112,8 @@ def _dropping(
                 )
             shares = _shares(weights)
             lasts = {
-                c: ((limit - used[c]) // piece.seq_len) / shares[c]
+                # A revision may allow less than was used.
+                c: (max(limit - used[c], 0) // piece.seq_len) / shares[c]
                 for c, limit in enumerate(capacity)
                 if limit is not None and shares[c]
             }

@@ -18,6 +18,7 @@ OFFSET_BITS = 16
 LOOKS = (1, 4, 16, 64)
 SWEEPS = 12
 FEW_ROWS = 64
+FACTOR_BITS = 64
 _RESOLUTION = ROW >> 10
 _HALF = 1 << (OFFSET_BITS - 1)
 
@@ -259,24 +260,29 @@ class Tree:
         for number, node in enumerate(self.nodes):
             sizes.append(sizes[node.left] + sizes[node.right])
             parents[node.left], parents[node.right] = (number, False), (number, True)
+        if weights[leaf] <= FEW_ROWS:
+            total = sum(weights)
+            own = weights[leaf] * ROW + bias[0] - bias[1]
+            rows = enumerate(
+                self._row_of(leaf, index, sizes, parents) for index in range(weights[leaf])
+            )
+            peaks = [(i + beside, m + beside) for i, m in rows for beside in (0, 1)]
+            errors = [abs(count * ROW + bias[0] - own * m // total) + 1 for count, m in peaks]
+            return max(*errors, abs(bias[0]), abs(bias[1]))
         off = [[bias[0], -bias[0]], [bias[1], -bias[1]]]
+        factor = 1 << FACTOR_BITS
         child = leaf
         while child in parents:
             number, right = parents[child]
             for end in (0, 1):
-                sides = fractions[number][end] + 1, ROW - fractions[number][end]
-                off[end][right] += -(-sides[0] * weights[leaf] // sizes[child])
-                off[end][not right] += -(-sides[1] * weights[leaf] // sizes[child])
+                fraction = fractions[number][end]
+                for side, part in ((right, fraction + 1), (not right, ROW - fraction + 1)):
+                    off[end][side] += -(-part * factor >> FACTOR_BITS)
+            node = self.nodes[number]
+            share = node.whole - node.share if right else node.share
+            factor = -(-factor * share // node.whole)
             child = len(weights) + number
-        proven = max(*off[0], *off[1], 0)
-        if weights[leaf] > FEW_ROWS:
-            return proven
-        total = sum(weights)
-        own = weights[leaf] * ROW + bias[0] - bias[1]
-        rows = [self._row_of(leaf, index, sizes, parents) for index in range(weights[leaf])]
-        peaks = [(i, m) for i, m in enumerate(rows)] + [(i + 1, m + 1) for i, m in enumerate(rows)]
-        errors = [abs(count * ROW + bias[0] - own * m // total) + 1 for count, m in peaks]
-        return min(proven, max(*errors, abs(bias[0]), abs(bias[1])))
+        return max(*off[0], *off[1], 0)
 
     def _row_of(
         self, child: int, index: int, sizes: Sequence[int], parents: dict[int, tuple[int, bool]]

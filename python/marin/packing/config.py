@@ -72,9 +72,13 @@ class ShardConfig:
             raise MarinError(f"threads {self.threads}: expected 0 (one per core) or more")
 
 
+def planned_as(path: Path) -> PlanConfig:
+    """How the rows of a plan, or of shards, were planned. Of shards whose manifest does not say
+    (it once did not) it is the default."""
+    manifest = read_manifest(path)
+    return PlanConfig(**manifest.summary.get("packing", {}))
+
+
 def packed_as(shards: Path) -> tuple[PlanConfig, ShardConfig]:
-    """How the rows of finished shards were planned and written. Of shards whose manifest does not
-    say how they were planned (it once did not) the former is the default."""
-    manifest = read_manifest(shards)
-    plan_config = PlanConfig(**manifest.summary.get("packing", {}))
-    return plan_config, ShardConfig(**manifest.parameters)
+    """How the rows of finished shards were planned, see `planned_as`, and written."""
+    return planned_as(shards), ShardConfig(**read_manifest(shards).parameters)

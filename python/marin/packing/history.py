@@ -8,6 +8,7 @@ import pyarrow as pa
 from marin.engine import read_manifest
 from marin.errors import MarinError
 from marin.mixture import Schedule
+from marin.packing.config import Policy
 from marin.packing.layout import rows_file
 from marin.packing.planned import PlannedRows, read_pieces
 
@@ -19,21 +20,30 @@ class KeptRows:
     """Rows before the first revision that `schedule` does not share with the plan `earlier`.
 
     Raises:
-      MarinError: `schedule` is not a revision of the schedule of `earlier`.
+      MarinError: `schedule` is not a revision of the schedule of `earlier`, or `policy` is not its
+        policy: what the two leave of a document differs.
     """
 
-    def __init__(self, schedule: Schedule, earlier: Path | None, store: Path) -> None:
+    def __init__(
+        self, schedule: Schedule, earlier: Path | None, store: Path, policy: Policy
+    ) -> None:
         self.rows = 0
         self._kept = np.zeros((len(schedule.row_stages), len(schedule.cells)), np.int64)
         self._cells = schedule.cells
         self._plan = None if earlier is None else PlannedRows(_plan_of(earlier), store)
         if self._plan is not None:
+            before = self._plan.manifest.parameters["policy"]
+            if before != policy:
+                raise MarinError(
+                    f"{self._plan.path}: planned with policy {before}, and the rest of the run "
+                    f"cannot go on with {policy}; keep {before}"
+                )
             self.rows = _common_rows(schedule, self._plan.schedule, self._plan.path)
             for number, stage in enumerate(schedule.row_stages):
                 end = min(self.rows, stage.first_row + stage.rows)
                 if end > stage.first_row:
-                    before, after = map(schedule.order.counts, (stage.first_row, end))
-                    self._kept[number] = after - before
+                    counts = map(schedule.order.counts, (end, stage.first_row))
+                    self._kept[number] = np.subtract(*counts)
 
     @property
     def plans(self) -> list[tuple[str, int]]:
@@ -47,15 +57,24 @@ class KeptRows:
         ]
 
     def pieces(self, stage: int, cell: str) -> list[pa.ListArray]:
-        """The kept rows of one stage and cell."""
+        """The kept rows of one stage and cell.
+
+        Raises:
+          MarinError: the earlier plan has fewer of them.
+        """
         left = int(self._kept[stage, self._cells.index(cell)])
         kept: list[pa.ListArray] = []
         if left and self._plan is not None:
-            for chunk in read_pieces(self._plan.checked(rows_file(stage, cell))):
+            for chunk in read_pieces(self._plan.verified(rows_file(stage, cell))):
                 kept.append(_rebased(chunk.slice(0, left)))
                 left -= len(kept[-1])
                 if not left:
                     break
+            if left:
+                raise MarinError(
+                    f"{self._plan.path}: cell {cell} has {left} rows fewer than this schedule "
+                    "keeps; its mixture before the revision is another one, so plan without it"
+                )
         return kept
 
 

@@ -36,11 +36,11 @@ def plan(
 
     Args:
       after: the plan (or its shards) of the same run before its latest revision; the rows before
-        that are kept.
+        that are kept. `config` has its policy, see `planned_as`.
 
     Raises:
       MarinError: the mixture is bound to another store, a cell that the schedule wants rows of is
-        missing or has no tokens, or `min_fill` cannot be met.
+        missing, damaged or has no tokens, or `min_fill` cannot be met.
     """
     opened = Store(store)
     specification = schedule.revisions[-1].specification
@@ -56,7 +56,7 @@ def plan(
                 "use a mixture made for this store"
             )
     parameters = {**asdict(config), "schedule": schedule.fingerprint}
-    kept = KeptRows(schedule, after, opened.path)
+    kept = KeptRows(schedule, after, opened.path, config.policy)
     inputs = {"store": opened.manifest.fingerprint}
     if kept.plans:
         inputs["after"] = kept.plans[0][0]
@@ -73,7 +73,10 @@ def plan(
                     )
                     for cell in wanted
                 }
-                done = {cell: job.result() for cell, job in jobs.items()}
+                try:
+                    done = {cell: job.result() for cell, job in jobs.items()}
+                finally:
+                    pool.shutdown(cancel_futures=True)
             known = {file.name: file for _, files in done.values() for file in files}
             rows = {SCHEDULE_FILE: 1} | {name: file.rows for name, file in known.items()}
             summary = _summary(
@@ -94,7 +97,12 @@ def _plan_cell(
     kept: KeptRows,
     task: Task,
 ) -> tuple[list[StageCounts], list[FileEntry]]:
-    stages = plan_cell(store, schedule, cell, directory, config, kept, task)
+    # A plan from damaged lengths would look like that of the whole store.
+    store.check_lengths(cell)
+    try:
+        stages = plan_cell(store, schedule, cell, directory, config, kept, task)
+    except ValueError as error:
+        raise MarinError(f"{store.path}: cell {cell} cannot be planned: {error}") from None
     rows = {rows_file(at, cell): counts.rows for at, counts in enumerate(stages) if counts.rows}
     files = [file_entry(directory, name, rows) for name, rows in rows.items()]
     return stages, [*files, file_entry(directory, counts_file(cell), 1)]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from marin._native import PlanRows, StoreCell, assemble_rows
+from marin._native import PlanRows, StoreCell, assemble_rows, xxh3_file
 from marin.engine import read_manifest
 from marin.errors import MarinError
 from marin.mixture import Schedule
@@ -51,7 +51,7 @@ class PlannedRows:
 
     @cached_property
     def schedule(self) -> Schedule:
-        return load_schedule(self.checked(SCHEDULE_FILE))
+        return load_schedule(self.verified(SCHEDULE_FILE))
 
     def assemble(
         self, start: int, count: int, row_length: int, tokens: NDArray[np.int32]
@@ -106,7 +106,7 @@ class PlannedRows:
         with self._lock:
             if (stage, cell) not in self._rows:
                 name = rows_file(stage, self.schedule.cells[cell])
-                self._rows[stage, cell] = PlanRows(read_pieces(self.checked(name)))
+                self._rows[stage, cell] = PlanRows(read_pieces(self.verified(name)))
             return self._rows[stage, cell]
 
     def _tokens(self, cell: int) -> StoreCell:
@@ -138,13 +138,24 @@ class PlannedRows:
             raise MarinError(f"{path}: missing or damaged, not as in the manifest; plan again")
         return path
 
+    def verified(self, name: str) -> Path:
+        """The path of one of the plan's files, every byte as the manifest says."""
+        path = self.checked(name)
+        if xxh3_file(path) != self._files[name].xxh3:
+            raise MarinError(f"{path}: differs from its checksum; delete it and plan again")
+        return path
+
 
 def read_pieces(path: Path) -> list[pa.ListArray]:
     """The rows of a plan's file, one array per record batch."""
-    reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    except (OSError, pa.ArrowException) as error:
+        raise MarinError(f"{path}: not readable ({error}); delete it and plan again") from None
     if reader.schema != ROWS_SCHEMA:
         raise MarinError(f"{path}: schema {reader.schema}, expected {ROWS_SCHEMA}; plan again")
-    return [reader.get_batch(number).column(0) for number in range(reader.num_record_batches)]
+    return [batch.column(0) for batch in batches]
 
 
 def _piece_names(ids: pa.ChunkedArray, starts: NDArray[np.int64]) -> pa.Array:

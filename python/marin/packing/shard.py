@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from marin._native import Shard, checksum_shard
 from marin.engine import FileEntry, Writeback, atomic_file
-from marin.errors import MarinError
+from marin.errors import MALFORMED, MarinError
 from marin.packing.config import ShardConfig
 from marin.packing.planned import PlannedRows
 
@@ -198,7 +198,7 @@ def whole_shard(directory: Path, place: ShardPlace) -> FileEntry | None:
         found, checksum = index_of(directory / place.name, place, bounds)
         if not pa.Table.from_batches([found]).equals(index, check_metadata=True):
             return None
-    except (OSError, ValueError, KeyError, pa.ArrowException):
+    except (OSError, *MALFORMED, pa.ArrowException):
         return None
     write_index(directory / place.index_name, found)
     return _entry(place, found, checksum)
@@ -216,7 +216,9 @@ def write_index(path: Path, index: pa.RecordBatch) -> None:
 def _read_index(path: Path) -> pa.Table:
     reader = pa.ipc.open_file(pa.memory_map(str(path)))
     batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
-    return pa.Table.from_batches(batches, reader.schema)
+    index = pa.Table.from_batches(batches, reader.schema)
+    index.validate(full=True)
+    return index
 
 
 def read_index(directory: Path, place: ShardPlace) -> pa.Table:
@@ -232,7 +234,7 @@ def read_index(directory: Path, place: ShardPlace) -> pa.Table:
             int(index.schema.metadata[name])
             for name in (b"first_row", b"row_length", b"rows_per_block", b"bytes")
         )
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+    except (OSError, *MALFORMED, pa.ArrowException) as error:
         raise MarinError(f"{path}: not a readable index ({error}); {REPAIR}") from None
     if found[:3] != (place.first_row, place.row_length, place.rows_per_block):
         raise MarinError(f"{path}: the index of other rows; {REPAIR}")

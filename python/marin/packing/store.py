@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
-from marin._native import StoreCell
+from marin._native import StoreCell, xxh3_bytes, xxh3_file
 from marin.engine import Manifest, read_manifest
 from marin.errors import MarinError
 
@@ -69,7 +70,10 @@ class Store:
         """Opens the tokens of a cell for reading by document."""
         files = [str(path) for path in self.files(name)]
         chunks = self.chunks(name)
-        opened = StoreCell(files, chunks)
+        try:
+            opened = StoreCell(files, chunks)
+        except ValueError as error:
+            raise MarinError(f"{self.path}: cell {name}: {error}; build the store again") from None
         ends = [(tokens.offsets[0].as_py(), tokens.offsets[-1].as_py()) for _, _, tokens in chunks]
         found = CellInfo(opened.documents, sum(end - begin for begin, end in ends))
         if found != self.cells.get(name, found):
@@ -78,6 +82,21 @@ class Store:
                 "build the store again"
             )
         return opened
+
+    def check_lengths(self, name: str) -> None:
+        """Compares the lengths of a cell's documents with the manifest's checksums of them.
+
+        The files of a store that has none, which datakit once made, are read whole instead.
+
+        Raises:
+          MarinError: a file is damaged.
+        """
+        known: dict[str, str] = self.manifest.summary.get("lengths", {})
+        for path, xxh3 in self.checksums(name).items():
+            lengths = known.get(str(path.relative_to(self.path)))
+            found = xxh3_file(path) if lengths is None else _lengths_checksum(path)
+            if found != (lengths or xxh3):
+                raise MarinError(f"{path}: differs from its checksum; build the store again")
 
     def chunks(self, name: str) -> list[tuple[int, int, pa.LargeListArray]]:
         """Record batches of a cell: number of the file, position of the first token value in it in
@@ -102,10 +121,17 @@ def _open(path: Path) -> tuple[int, list[pa.RecordBatch]]:
         reader = pa.ipc.open_file(pa.BufferReader(whole))
         batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
     except (OSError, pa.ArrowException) as error:
-        raise MarinError(
-            f"{path}: not a readable Arrow file ({error}); build the store again"
-        ) from None
+        raise _unreadable(path, error) from None
     return whole.address, [batch for batch in batches if batch.num_rows]
+
+
+def _unreadable(path: Path, error: Exception) -> MarinError:
+    return MarinError(f"{path}: not a readable Arrow file ({error}); build the store again")
+
+
+def _lengths_checksum(path: Path) -> str:
+    lengths = [np.diff(tokens.offsets.to_numpy()) for _, tokens in _token_chunks(path)]
+    return xxh3_bytes(np.concatenate([np.empty(0, np.int64), *lengths]).astype("<i8").tobytes())
 
 
 def _is_token_list(type_: pa.DataType) -> bool:
@@ -116,21 +142,26 @@ def _is_token_list(type_: pa.DataType) -> bool:
 def _token_chunks(path: Path) -> list[tuple[int, pa.Array]]:
     """Per record batch, where in the file its token values lie, and its `tokens` column."""
     begin, batches = _open(path)
-    size = path.stat().st_size
-    chunks = []
-    for batch in batches:
-        if "tokens" not in batch.schema.names:
-            raise MarinError(f"{path}: no column tokens; build the store again")
-        tokens = batch.column("tokens")
-        nulls = tokens.null_count + (tokens.values.null_count if _is_token_list(tokens.type) else 0)
-        if not _is_token_list(tokens.type) or nulls:
-            raise MarinError(
-                f"{path}: tokens are {tokens.type} with {nulls} nulls, expected "
-                f"{TOKENS_TYPE} without; build the store again"
-            )
-        values = tokens.values.buffers()[1]
-        position = values.address - begin if values is not None and values.size else 0
-        if not 0 <= position < size:
-            raise MarinError(f"{path}: compressed; a store's Arrow files are uncompressed")
-        chunks.append((position, tokens))
-    return chunks
+    try:
+        return [_token_chunk(path, begin, batch) for batch in batches]
+    except (ValueError, pa.ArrowException) as error:
+        raise _unreadable(path, error) from None
+
+
+def _token_chunk(path: Path, begin: int, batch: pa.RecordBatch) -> tuple[int, pa.Array]:
+    if "tokens" not in batch.schema.names:
+        raise MarinError(f"{path}: no column tokens; build the store again")
+    tokens = batch.column("tokens")
+    tokens.validate()
+    nulls = tokens.null_count + (tokens.values.null_count if _is_token_list(tokens.type) else 0)
+    if not _is_token_list(tokens.type) or nulls:
+        raise MarinError(
+            f"{path}: tokens are {tokens.type} with {nulls} nulls, expected "
+            f"{TOKENS_TYPE} without; build the store again"
+        )
+    values = tokens.values.buffers()[1]
+    position = values.address - begin if values is not None and values.size else 0
+    if not 0 <= position < path.stat().st_size:
+        raise MarinError(f"{path}: compressed; a store's Arrow files are uncompressed")
+    # Without what the writer calls the items, which damage may have made unreadable.
+    return position, pa.LargeListArray.from_arrays(tokens.offsets, tokens.values)

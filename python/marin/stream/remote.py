@@ -2,27 +2,34 @@
 
 A local copy of a shard is a sparse file into which record batches are written where they belong,
 so the reader and its checksums are those of local shards, and a damaged or half transfer is found
-as any other damage. The least recently used copies go when they outgrow the cache.
+as any other damage. The least recently used copies go when they outgrow the cache. The folder with
+the copies goes with its process; that of a killed one goes when the next one begins there.
 """
 
+import fcntl
 import os
 import shutil
 import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import pyarrow.fs as pafs
 
+from marin.engine import make_folder
+from marin.engine.lock import LOCK_NAME
 from marin.engine.manifest import MANIFEST_NAME
 from marin.errors import MarinError
 
 CACHE_BYTES = 4 << 30
 """Local copies by default."""
+
+_PREFIX = "marin-stream-"
 
 _ATTEMPTS = 5
 _FIRST_PAUSE = 0.2
@@ -41,8 +48,9 @@ class Mirror:
 
     Args:
       url: any URL that `pyarrow.fs` reads, or a path within `filesystem`.
-      cache: folder for the copies, which are removed with this object; a temporary one by default.
-      limit: most bytes of copies, of which one shard may always be held.
+      cache: where the folder with the copies is made, which is removed with this object; among the
+        temporary files by default.
+      limit: most bytes of copies, of which one shard and its index may always be held.
     """
 
     def __init__(
@@ -64,12 +72,22 @@ class Mirror:
         else:
             base = url
         self._filesystem, self._base = filesystem, base
-        self.path = Path(tempfile.mkdtemp(prefix="marin-stream-", dir=cache))
+        folder = Path(tempfile.gettempdir()) if cache is None else Path(cache)
+        make_folder(folder)
+        _sweep(folder)
+        self.path, lock = _make(folder)
         self._limit = limit
-        weakref.finalize(self, _remove, self.path, os.getpid())
+        weakref.finalize(self, _remove, self.path, os.getpid(), lock)
         self._held: dict[str, dict[tuple[int, int], int]] = {}
+        self._beside: dict[str, Path] = {}
         self._lock = Lock()
         self.fetch(MANIFEST_NAME)
+
+    def fetch_beside(self, name: str, of: str) -> Path:
+        """Copies a whole small file that is given up together with the file `of`."""
+        with self._lock:
+            self._beside[of] = self.fetch(name)
+            return self._beside[of]
 
     def fetch(self, name: str) -> Path:
         """Copies a whole small file."""
@@ -108,11 +126,14 @@ class Mirror:
             name = next(iter(self._held))
             del self._held[name]
             (self.path / name).unlink(missing_ok=True)
+            if name in self._beside:
+                self._beside.pop(name).unlink(missing_ok=True)
             gone.append(name)
         return gone
 
     def _bytes(self) -> int:
-        return sum(sum(ranges.values()) for ranges in self._held.values())
+        beside = sum(path.stat().st_size for path in self._beside.values())
+        return beside + sum(sum(ranges.values()) for ranges in self._held.values())
 
     def _read(self, name: str, bounds: tuple[int, int] | None) -> bytes:
         with self._filesystem.open_input_file(f"{self._base.rstrip('/')}/{name}") as file:
@@ -142,10 +163,30 @@ class Mirror:
         raise AssertionError("the last attempt returns or raises")
 
 
-def _remove(path: Path, owner: int) -> None:
+def _make(folder: Path) -> tuple[Path, IO[str]]:
+    """A folder for copies, and its locked file: the lock ends with the process, however it ends."""
+    hidden = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=folder))
+    lock = (hidden / LOCK_NAME).open("a")
+    with suppress(OSError):  # a file system without locks: nobody sweeps there
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # Under this name it may be swept, so not before it is locked.
+    path = hidden.with_name(hidden.name.removeprefix("."))
+    return hidden.rename(path), lock
+
+
+def _sweep(folder: Path) -> None:
+    """Removes copies whose process is gone."""
+    for name in folder.glob(f"{_PREFIX}*/{LOCK_NAME}"):
+        with suppress(OSError), name.open("a") as lock:  # locked, or of another user
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(name.parent, ignore_errors=True)
+
+
+def _remove(path: Path, owner: int, lock: IO[str]) -> None:
     # A forked process must not take the copies from its parent.
     if os.getpid() == owner:
         shutil.rmtree(path, ignore_errors=True)
+    lock.close()
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

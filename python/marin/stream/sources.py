@@ -24,7 +24,7 @@ from marin.packing.shard import (
 )
 from marin.stream.batch import StageRows
 from marin.stream.buffers import RowArrays
-from marin.stream.remote import Mirror, is_remote
+from marin.stream.remote import CACHE_BYTES, Mirror, is_remote
 
 _OPEN_SHARDS = 16
 
@@ -40,10 +40,16 @@ class Source(Protocol):
         """Fills `out` with the rows from `first` on, which are all of one length."""
 
 
-def open_source(path: Path | str, store: Path | None = None) -> Source:
+def open_source(
+    path: Path | str,
+    store: Path | None = None,
+    *,
+    cache: Path | None = None,
+    cache_bytes: int = CACHE_BYTES,
+) -> Source:
     """Opens shards, here or in an object store, or a plan, whose rows are then assembled."""
     if isinstance(path, str) and is_remote(path):
-        mirror = Mirror(path)
+        mirror = Mirror(path, cache=cache, limit=cache_bytes)
         return ShardRows(mirror.path, read_manifest(mirror.path), mirror)
     manifest = read_manifest(Path(path))
     if manifest.stage == PLAN_STAGE:
@@ -123,7 +129,7 @@ class ShardRows:
 
     def _index(self, place: ShardPlace) -> pa.Table:
         if self._mirror is not None:
-            self._mirror.fetch(place.index_name)
+            self._mirror.fetch_beside(place.index_name, place.name)
         path = self.path / place.index_name
         if not path.is_file() or xxh3_file(path) != self._files[place.index_name].xxh3:
             raise MarinError(f"{path}: missing or damaged; {REPAIR}")

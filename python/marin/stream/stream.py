@@ -11,6 +11,7 @@ from marin.errors import MarinError
 from marin.stream.batch import Batch, Batches, BatchRun, cut_into_batches
 from marin.stream.buffers import BufferPool
 from marin.stream.cursor import Cursor
+from marin.stream.remote import CACHE_BYTES
 from marin.stream.sources import Source, open_source, stages_of
 
 _PREFETCH = 2
@@ -38,6 +39,8 @@ class Stream:
       batch_size: rows of every batch from the cursor (or the start) on.
       tokenizer: content hash of the tokenizer that the rows must be of.
       store: where the plan's store lies now, if it was moved.
+      cache: folder for local copies of shards in an object store; temporary files by default.
+      cache_bytes: most bytes of them, of which one shard may always be held.
 
     Raises:
       MarinError: the directory is unfinished or of another kind, the cursor is of another plan,
@@ -53,13 +56,15 @@ class Stream:
         batch_size: int | None = None,
         tokenizer: str | None = None,
         store: Path | None = None,
+        cache: Path | None = None,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         index, readers = reader
         if not 0 <= index < readers:
             raise MarinError(f"reader {index} of {readers}: expected 0 to {readers - 1}")
         self.path = path
         self.reader = reader
-        self._source = open_source(path, store)
+        self._source = open_source(path, store, cache=cache, cache_bytes=cache_bytes)
         summary = self._source.manifest.summary
         scheduled = Batches([BatchRun(*run) for run in summary["runs"]])
         if cursor is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from marin._native import xxh3_bytes
 from marin.bench.corpus import lengths
 from marin.bench.holes import sparse_file
 from marin.engine import FileEntry, read_manifest, write_manifest
@@ -25,7 +26,7 @@ def build_lengths(root: Path) -> Path:
         return store
     except MarinError:
         shutil.rmtree(store, ignore_errors=True)
-    cells, known = {}, {}
+    cells, known, checksums = {}, {}, {}
     for number in range(CELLS):
         cell = f"c{number:02d}q0"
         path = store / cell / "part-00000.arrow"
@@ -36,7 +37,8 @@ def build_lengths(root: Path) -> Path:
         # A checksum would read gigabytes of holes.
         name = f"{cell}/{path.name}"
         known[name] = FileEntry(name, len(counts), path.stat().st_size, "")
-    summary = {"cells": cells, "tokenizer": {"hash": "bench"}, "domains": []}
+        checksums[name] = xxh3_bytes(counts.astype("<i8").tobytes())
+    summary = {"cells": cells, "tokenizer": {"hash": "bench"}, "lengths": checksums, "domains": []}
     rows = {name: entry.rows for name, entry in known.items()}
     write_manifest(
         store, "store", parameters={}, inputs={}, rows=rows, summary=summary, known=known

@@ -19,6 +19,9 @@ const NO_PARENT: u32 = u32::MAX;
 /// Cells of at most so many rows have their errors computed row by row.
 const FEW_ROWS: u64 = 64;
 
+/// Fractional bits of the products of shares along a path: times a share they fit 127 bits.
+const FACTOR_BITS: u32 = 64;
+
 /// Of the first `m` rows, `floor((m share + offset) / whole)` go left: the fraction above, scaled
 /// by a power of two that keeps `whole` within 2^63.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +89,7 @@ impl Tree {
             bound: 0,
         };
         let mut rows: Vec<u64> = cells.iter().map(|&cell| counts[cell as usize]).collect();
-        let mut halves = Vec::with_capacity(joins.len());
+        let mut fractions_of_nodes = Vec::with_capacity(joins.len());
         for (number, &(a, b)) in joins.iter().enumerate() {
             rows.push(rows[a] + rows[b]);
             for (child, side) in [(link(a), 0), (link(b), RIGHT)] {
@@ -101,9 +104,10 @@ impl Tree {
                 left: link(a),
                 right: link(b),
             });
-            halves.push(fractions.map(|fraction| (fraction << TARGET_BITS) >> scale_bits));
+            fractions_of_nodes
+                .push(fractions.map(|fraction| (fraction << TARGET_BITS) >> scale_bits));
         }
-        tree.bound = tree.proven_bound(&rows[cells.len()..], &halves, bias);
+        tree.bound = tree.proven_bound(&fractions_of_nodes, bias);
         tree
     }
 
@@ -112,7 +116,7 @@ impl Tree {
         &self.counts
     }
 
-    /// See the field: the sum of the halves along each path and the bias of its cell.
+    /// See the field, and [`Self::proven_bound`].
     pub fn bound(&self) -> u128 {
         self.bound
     }
@@ -247,34 +251,38 @@ impl Tree {
         }
     }
 
-    /// The largest error of any cell, from `rows` of the nodes and the `fractions` of their splits at
-    /// the two ends, in units of 2^-32 rows.
+    /// The largest error of any cell, from the `fractions` of the splits at the two ends, in units of
+    /// 2^-32 rows.
     ///
-    /// A left child is ahead of its part by at most its split's fraction `f`, and behind by at most
-    /// `1 - f`; a right child the other way round. A cell's error is its bias and the sum of these
-    /// over its path, times the cell's part of the child. Roundings make the bound larger only.
-    fn proven_bound(&self, rows: &[u64], fractions: &[[u64; 2]], bias: &[Bias]) -> u128 {
+    /// Let `t` go from 0 to 1 over the phase, and let a node of `n` rows be ahead by `e`: its `m` is
+    /// `n t + e`. Of these, `floor(m share / whole + f0)` go left, which is at most `f(t) + e share / whole`
+    /// more than the left child's part, where `f(t)` lies between the fractions of the two ends, and less than
+    /// one row below that; for the right child it is the other way round. So a cell's error is its
+    /// bias and the sum over its path of `f` or `1 - f`, each times the shares of the splits below
+    /// it. All of it is linear in `t`: the two ends are the worst. Roundings make the bound larger
+    /// only.
+    fn proven_bound(&self, fractions: &[[u64; 2]], bias: &[Bias]) -> u128 {
         let of_cell = |cell: usize| {
-            let own = u128::from(self.counts[cell]);
-            let mut child_rows = self.counts[cell];
+            if self.counts[cell] <= FEW_ROWS {
+                return self.exact_bound(cell, bias[cell]);
+            }
+            // What one row of error at the node is at the cell.
+            let mut factor = 1 << FACTOR_BITS;
             // Ahead and behind, at the start and at the end.
             let mut off = bias[cell].map(|bias| [i128::from(bias), -i128::from(bias)]);
             for (number, right) in self.path(cell) {
                 for (off, fraction) in off.iter_mut().zip(fractions[number]) {
-                    let sides =
-                        [u128::from(fraction) + 1, (1 << TARGET_BITS) - u128::from(fraction)];
-                    let part = |side: u128| (side * own).div_ceil(child_rows.into()) as i128;
+                    let fraction = u128::from(fraction);
+                    let sides = [fraction + 1, (1 << TARGET_BITS) - fraction + 1];
+                    let part = |side: u128| (side * factor).div_ceil(1 << FACTOR_BITS) as i128;
                     off[usize::from(right)] += part(sides[0]);
                     off[usize::from(!right)] += part(sides[1]);
                 }
-                child_rows = rows[number];
+                let node = &self.nodes[number];
+                let share = if right { node.whole - node.share } else { node.share };
+                factor = (factor * u128::from(share)).div_ceil(node.whole.into());
             }
-            let proven = off.into_iter().flatten().max().unwrap_or(0).unsigned_abs();
-            if self.counts[cell] <= FEW_ROWS {
-                proven.min(self.exact_bound(cell, bias[cell]))
-            } else {
-                proven
-            }
+            off.into_iter().flatten().max().unwrap_or(0).unsigned_abs()
         };
         (0..self.counts.len()).map(of_cell).max().unwrap_or(0)
     }

@@ -43,8 +43,14 @@ impl PlanRows {
         let at = self.first.partition_point(|&first| first <= index) - 1;
         let chunk = &self.chunks[at];
         let row = (index - self.first[at]) as usize;
-        let pieces = chunk.offsets[row] as usize..chunk.offsets[row + 1] as usize;
-        Ok(pieces.map(|at| Piece {
+        let (begin, end) = (chunk.offsets[row], chunk.offsets[row + 1]);
+        let pieces = chunk.document.len().min(chunk.start.len()).min(chunk.length.len());
+        if begin < 0 || begin > end || end as usize > pieces {
+            return Err(Error::invalid(format!(
+                "row {index} of the plan has the pieces {begin} to {end} of {pieces}; plan again"
+            )));
+        }
+        Ok((begin as usize..end as usize).map(|at| Piece {
             document: chunk.document[at],
             start: chunk.start[at],
             length: i64::from(chunk.length[at]),
@@ -97,4 +103,23 @@ pub fn assemble<'a>(
         segments.offsets.push(segments.lengths.len() as i32);
     }
     Ok(segments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_whose_pieces_are_not_there_is_an_error() {
+        for offsets in [vec![0, 3], vec![-1, 1], vec![2, 1]] {
+            let plan = PlanRows::new(vec![PlanChunk {
+                offsets: offsets.into(),
+                document: vec![0, 1].into(),
+                start: vec![0, 0].into(),
+                length: vec![4, 4].into(),
+            }]);
+            let error = plan.row(0).err().expect("an error").to_string();
+            assert!(error.contains("row 0 of the plan has the pieces"), "{error}");
+        }
+    }
 }

@@ -69,7 +69,7 @@ impl StoreCell {
         let (chunk, at) = self.locate(piece.document)?;
         let (begin, end) = (chunk.offsets[at], chunk.offsets[at + 1]);
         let (path, handle) = &self.files[chunk.file];
-        if piece.start < 0 || piece.start + piece.length > end - begin {
+        if piece.start < 0 || piece.length > end.saturating_sub(begin).saturating_sub(piece.start) {
             return Err(Error::invalid(format!(
                 "{}: document {} has {} tokens, the plan wants {} from {} on; plan again",
                 path.display(),
