@@ -12,7 +12,7 @@ from marin.dispatch import PooledWave, Ragged, Ring, Transport, moe
 from marin.dispatch.exchange import payload_bytes
 from marin.dispatch.pooled_wave import exchange_bytes, pool_rows
 
-DEVICES, TOKENS, K, WIDTH = 8, 512, 2, 128  # tokens per device
+DEVICES, TOKENS, K, WIDTH, INNER = 8, 512, 2, 128, 16  # tokens per device
 ITEM = {"u32": 4, "u16": 2, "s32": 4, "f32": 4, "bf16": 2, "pred": 1}
 
 
@@ -20,7 +20,7 @@ def compiled(bench, transport: Transport, dtype=jnp.float32, *, devices=DEVICES,
     """The layer, or the gradient of a loss on it in everything that can have one."""
     mesh = bench.mesh_of(expert=devices)
     x, routing, experts = bench.problem(
-        tokens=devices * TOKENS, k=K, num_experts=devices, w=WIDTH, m=16, dtype=dtype
+        tokens=devices * TOKENS, k=K, num_experts=devices, w=WIDTH, m=INNER, dtype=dtype
     )
     x, routing = jax.device_put((x, routing), NamedSharding(mesh, P(("replica", "data", "expert"))))
     experts = jax.device_put(experts, NamedSharding(mesh, P("expert")))
@@ -92,6 +92,12 @@ def test_temporary_memory_falls_with_the_number_of_waves(bench) -> None:
     # are saved, and the payloads out and in alone are two of them.
     pool = DEVICES * pool_rows(PooledWave(waves=6), TOKENS * K, DEVICES)
     assert two - six > pool * payload_bytes((WIDTH, jnp.float32), (2, jnp.int32))
+
+
+def test_training_memory_of_pooled_wave_holds_every_wave(bench) -> None:
+    pool = DEVICES * pool_rows(PooledWave(waves=6), TOKENS * K, DEVICES) / (TOKENS * K)
+    kept = pool * (2 * WIDTH + 2 * INNER) / WIDTH
+    assert all(training_memory(bench, PooledWave(waves=waves)) > kept for waves in (2, 6))
 
 
 def test_training_memory_of_ragged_falls_with_its_chunks(bench) -> None:

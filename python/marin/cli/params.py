@@ -118,5 +118,5 @@ def _print(answer: dict[str, Any]) -> None:
         console=console,
     )
     console.print(
-        f"all-to-alls send {answer['all_to_all_bytes'] / 2**30:.4g} GiB per device and step"
+        f"rows to experts: {answer['all_to_all_bytes'] / 2**30:.4g} GiB sent per device and step"
     )

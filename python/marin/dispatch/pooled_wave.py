@@ -6,9 +6,14 @@ wave carries the same mix and its buffers are a W-th. A wave is one all-to-all o
 receiver pools the rows of all senders and all its local experts, drops what exceeds its share of
 `receiver_rows` by the same policy, computes and sends back.
 
-Buffers of rows live for one wave. Wave v + 1 leaves once wave v - 1 is back, so that one wave
-communicates while another computes and, from two waves on, the forward pass holds the buffers of
-two of them, 2 / W of the pool.
+In the forward pass, buffers of rows live for one wave. Wave v + 1 leaves once wave v - 1 is back,
+so that one wave communicates while another computes and, from two waves on, the buffers of two of
+them are held, 2 / W of the pool.
+
+The backward pass needs of every wave its rows at the receiver, gate and up before the activation,
+and what came back: 2 w + 2 m numbers per place of the pool, whatever W. What is alive besides need
+not fall with W either: each wave has a gradient of all T rows. A layer that is rematerialized as a
+whole holds the same while its gradient is taken.
 """
 
 import math
