@@ -44,6 +44,23 @@ def is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
+def is_text(value: object) -> bool:
+    """Whether a value is text that can be written: no half of a surrogate pair."""
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+CELL_NAME = "1 to 200 bytes of printable text without / and \\, and not . or .."
+"""What `is_cell_name` expects."""
+_CELL_NAME_BYTES = 200
+
+
+def is_cell_name(value: object) -> bool:
+    """Whether a value can name a cell, and with it folders and files."""
+    if not isinstance(value, str) or not value.isprintable() or value in ("", ".", ".."):
+        return False
+    return not {"/", "\\"} & set(value) and len(value.encode()) <= _CELL_NAME_BYTES
+
+
 def check_range(key: str, value: float, low: float, high: float) -> None:
     """Raises `MarinError` unless low <= value <= high."""
     if not low <= value <= high:

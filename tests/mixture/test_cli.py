@@ -192,3 +192,37 @@ def test_plan_overwrites_no_input_and_no_file_of_another_kind(tmp_path: Path) ->
         run("plan", mixture, "--out", out, "--ledger", ledger, *shape)
     with pytest.raises(MarinError, match="would overwrite"):
         run("plan", mixture, "--out", out, "--revise", out, "--step", 1)
+
+
+def test_names_are_no_markup(tmp_path: Path) -> None:
+    name = "odd [/] [bold"
+    value = {
+        "name": name,
+        "phases": [{"name": "[/x]", "tokens": 10**6, "weights": {"[b]": 1.0}}],
+        "available_tokens": {"[b]": 10**6},
+    }
+    path = tmp_path / "odd [bold].json"
+    path.write_text(json.dumps(value))
+    assert name in run("check", path, "--rows", "--batch-tokens", 8192)
+    assert "[b]" in run("show", path)
+    assert name in run("show", path, "--against", path)
+    out = tmp_path / "[b].json"
+    assert name in run("plan", path, "--out", out, "--batch-tokens", 8192)
+
+
+@pytest.mark.parametrize("command", [["mix", "check", PRESET, "--rows"], ["pack", ".", "--verify"]])
+def test_a_negative_number_of_threads_is_refused(command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, "--threads", "-1"])
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize("key", ["name", "phase"])
+def test_half_a_character_is_refused(tmp_path: Path, key: str) -> None:
+    phase = {"name": "one", "tokens": 10**6, "weights": {"a": 1.0}}
+    value = {"name": "half", "phases": [phase], "available_tokens": {"a": 10**6}}
+    (value if key == "name" else phase)["name"] = "\udc80"
+    path = tmp_path / "half.json"
+    path.write_text(json.dumps(value))
+    with pytest.raises(MarinError, match="expected text"):
+        run("check", path)

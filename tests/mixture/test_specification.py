@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from marin.errors import MarinError
-from marin.mixture import Specification, load, tilted
+from marin.mixture import Phase, Specification, load, tilted
 from marin.mixture.diff import compare
 from marin.mixture.epochs import check_cap, exposures, warnings
 
@@ -123,3 +123,14 @@ def test_a_comparison_adds_up_and_names_what_moved() -> None:
         assert abs(sum(change.moved for change in group)) < 1e-12
     assert changes["by_quality"][0].name in ("q0", "q4")
     assert changes["by_domain"][0].name == "c00"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "../x", "a/b", "a\\b", "a\nb", "x" * 201, "é" * 101, "\udc80", "a\u202eb"],
+)
+def test_a_cell_name_that_is_no_name_of_a_folder_is_refused(name: str) -> None:
+    phases = (Phase("one", 100, {name: 1.0}),)
+    with pytest.raises(MarinError, match="expected 1 to 200 bytes of printable text") as error:
+        Specification("named", phases, {name: 100})
+    str(error.value).encode()

@@ -143,3 +143,14 @@ def test_the_command_goes_on_as_the_earlier_plan_and_with_no_other_policy(
     failed = CliRunner().invoke(app, [*command, str(first), "--policy", "truncate"])
     with pytest.raises(MarinError, match=r"planned with policy concat, .*; keep concat"):
         raise failed.exception
+
+
+@pytest.mark.parametrize("counts", [[1, 2, 1], [1], [3, 1, 1, 2, 1]])
+def test_a_small_window_goes_on_after_rows_of_many_epochs(tmp_path, counts):
+    store = write_store(tmp_path, {"a": counts}, files=1)
+    schedule = make_schedule({"a": 1.0}, [(0.0, 32, 2)], 4096)
+    first = plan(store, schedule, tmp_path)
+    revised = schedule.revised(20, horizon=3072)
+    second = plan(store, revised, tmp_path, PlanConfig(window=1), after=first)
+    one, two = (Stream(planned).rows(0, 40).tokens for planned in (first, second))
+    assert np.array_equal(one, two)

@@ -237,3 +237,13 @@ def test_an_error_in_one_cell_ends_the_planning_of_the_others(tmp_path, monkeypa
     with pytest.raises(MarinError, match="cell a cannot be planned: made up"):
         plan(store, schedule, tmp_path)
     assert len(begun) < 4
+
+
+@pytest.mark.parametrize("name", ["../x", "..", "a/b", "a\nb"])
+def test_a_store_whose_cells_are_no_folders_is_refused(tmp_path, name):
+    store = write_store(tmp_path, {"a": [5] * 20})
+    manifest = read_manifest(store)
+    summary = {**manifest.summary, "cells": {name: {"documents": 20, "tokens": 100}}}
+    write_manifest(store, "store", parameters={}, inputs={}, rows={}, summary=summary)
+    with pytest.raises(MarinError, match=r"cell .* expected 1 to 200 bytes of printable text"):
+        Store(store).cells  # noqa: B018

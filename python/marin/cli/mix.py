@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from marin.cli.options import given, refuse
 from marin.cli.output import print_json, print_table
@@ -119,15 +120,16 @@ def check(
         print_json(answer)
         return
     console = Console()
-    console.print(f"[bold]{spec.name}[/] is valid: {answer['cells']} cells, ", end="")
+    console.print(f"[bold]{escape(spec.name)}[/] is valid: {answer['cells']} cells, ", end="")
     console.print(f"{answer['available_tokens']:,} tokens available", highlight=False)
     for phase in spec.phases:
-        console.print(f"  phase {phase.name}: {phase.tokens:,} tokens", highlight=False)
-    console.print(f"  most repeated: {most.cell}, {most.total_epochs:.3f} epochs", highlight=False)
+        console.print(f"  phase {escape(phase.name)}: {phase.tokens:,} tokens", highlight=False)
+    repeated = f"  most repeated: {most.cell}, {most.total_epochs:.3f} epochs"
+    console.print(escape(repeated), highlight=False)
     for key, value in answer.get("quotas", {}).items():
-        console.print(f"  {key.replace('_', ' ')}: {value}", highlight=False)
+        console.print(escape(f"  {key.replace('_', ' ')}: {value}"), highlight=False)
     for warning in answer["warnings"]:
-        console.print(f"  [yellow]warning:[/] {warning}", highlight=False)
+        console.print(f"  [yellow]warning:[/] {escape(warning)}", highlight=False)
 
 
 @app.command()
@@ -239,7 +241,7 @@ def plan(
     ]
     print_table(f"{spec.name}: {schedule.rows:,} rows", columns, table, console=console)
     console.print(f"No cell is ever off its target by more than {bound:.3f} rows.", highlight=False)
-    console.print(f"Next: marin pack STORE --schedule {out}", highlight=False)
+    console.print(escape(f"Next: marin pack STORE --schedule {out}"), highlight=False)
 
 
 @app.command()
@@ -291,8 +293,9 @@ def rebase(
         )
         return
     console = Console()
-    console.print(f"Differences: {diff}" if diff else "No differences.", highlight=False)
-    console.print(f"Wrote {out}, bound to store {result.store}.", highlight=False)
+    differences = escape(f"Differences: {diff}") if diff else "No differences."
+    console.print(differences, highlight=False)
+    console.print(escape(f"Wrote {out}, bound to store {result.store}."), highlight=False)
 
 
 def _holds(path: Path, value: Any) -> bool:

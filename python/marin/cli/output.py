@@ -111,8 +111,10 @@ def print_json(answer: dict[str, Any]) -> None:
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, console: Console
 ) -> None:
-    """A table: numbers to the right, texts escaped (they may come from documents)."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    """A table: numbers to the right; title and texts escaped (they may come from documents)."""
+    table = Table(
+        title=escape(title), title_justify="left", title_style="bold", header_style="bold"
+    )
     for index, column in enumerate(columns):
         numeric = all(isinstance(row[index], int | float | None) for row in rows)
         table.add_column(escape(column), justify="right" if numeric else "left", overflow="fold")

@@ -113,7 +113,7 @@ def _dropping(
             shares = _shares(weights)
             lasts = {
                 # A revision may allow less than was used.
-                c: (max(limit - used[c], 0) // piece.seq_len) / shares[c]
+                c: (max(limit - used[c], Fraction(0)) // piece.seq_len) / shares[c]
                 for c, limit in enumerate(capacity)
                 if limit is not None and shares[c]
             }

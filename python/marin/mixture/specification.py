@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from marin.engine.manifest import fingerprint
 from marin.errors import MarinError
-from marin.validation import is_count, is_finite
+from marin.validation import CELL_NAME, is_cell_name, is_count, is_finite, is_text
 
 SIMPLEX_TOLERANCE = Fraction(1, 10**9)
 _MAX_NAMED = 4
@@ -181,10 +181,10 @@ def named(cells: Iterable[str]) -> str:
 
 def _problem(spec: Specification) -> str:
     """What is wrong, in a few words; empty if nothing is."""
-    if not isinstance(spec.name, str) or not spec.name:
+    if not is_text(spec.name) or not spec.name:
         return f"name {spec.name!r}, expected text"
     for key in ("store", "about", "source", "tokenizer"):
-        if not isinstance(getattr(spec, key), str):
+        if not is_text(getattr(spec, key)):
             return f"{key} {getattr(spec, key)!r}, expected text"
     cap = spec.epoch_cap
     if cap is not None and not (is_finite(cap) and cap > 0):
@@ -194,6 +194,8 @@ def _problem(spec: Specification) -> str:
     if not spec.phases:
         return "no phases"
     for cell, tokens in sorted(spec.available_tokens.items()):
+        if not is_cell_name(cell):
+            return f"cell {cell!r:.60}, expected {CELL_NAME}"
         if not is_count(tokens):
             return (
                 f"available_tokens of cell {cell} is {tokens!r:.40}, expected a whole number from "
@@ -209,7 +211,7 @@ def _problem(spec: Specification) -> str:
 
 
 def _phase_problem(spec: Specification, phase: Phase) -> str:
-    if not isinstance(phase.name, str) or not phase.name:
+    if not is_text(phase.name) or not phase.name:
         return f"name {phase.name!r}, expected text"
     if not is_count(phase.tokens) or phase.tokens == 0:
         return f"tokens {phase.tokens!r:.40}, expected a whole number from 1 to 2^63 - 1"

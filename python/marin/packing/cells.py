@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from marin._native import Packer
 from marin.engine import Writeback, atomic_file, write_json
@@ -131,7 +133,9 @@ class _Documents:
             if row == len(pieces):
                 break
             in_vain = 0 if taken else in_vain
-            if in_vain > self._tokens.documents + self._config.window:
+            if in_vain > self._config.window + self._epochs_of(
+                columns[0][begin : offsets[row + 1]]
+            ):
                 raise MarinError(
                     f"cell {self._cell}: the earlier plan's rows are not of this schedule's "
                     "documents; plan without it"
@@ -140,6 +144,12 @@ class _Documents:
             count = min(_FETCH, int(offsets[-1] - offsets[row]) // 8 + 1)
             self._fetch(count, _NO_LIMIT)
             in_vain += count
+
+    def _epochs_of(self, documents: NDArray[np.int64]) -> int:
+        """Documents among which those of a row come, as many times as the row has each: of a
+        small cell, one row may hold many epochs."""
+        copies = int(np.unique(documents, return_counts=True)[1].max(initial=0))
+        return (copies + 1) * self._tokens.documents
 
     def _fill(self, enough: int) -> None:
         """Gets documents until a window is full and holds a row, or `enough` tokens wait."""

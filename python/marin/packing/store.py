@@ -10,6 +10,7 @@ import pyarrow as pa
 from marin._native import StoreCell, xxh3_bytes, xxh3_file
 from marin.engine import Manifest, read_manifest
 from marin.errors import MarinError
+from marin.validation import CELL_NAME, is_cell_name
 
 TOKENS_TYPE = pa.large_list(pa.uint32())
 _STAGE = "store"
@@ -40,6 +41,9 @@ class Store:
     def cells(self) -> dict[str, CellInfo]:
         """Documents and tokens by cell, from the manifest."""
         cells = self.manifest.summary["cells"]
+        for name in cells:
+            if not is_cell_name(name):
+                raise MarinError(f"{self.path}: cell {name!r:.60}, expected {CELL_NAME}")
         return {
             name: CellInfo(int(cell["documents"]), int(cell["tokens"]))
             for name, cell in sorted(cells.items())
