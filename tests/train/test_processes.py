@@ -90,6 +90,7 @@ def test_two_processes_train_as_one_and_any_number_of_devices_goes_on(tmp_path: 
     assert straight[-1] < straight[0]
 
 
+@pytest.mark.slow
 def test_processes_that_share_a_model_read_the_same_rows(tmp_path: Path) -> None:
     run = tmp_path / "both"
     in_two_processes(run, expert=1, model_axis=2)

@@ -218,6 +218,7 @@ def test_batches_that_the_mesh_cannot_cut_are_refused(tmp_path: Path) -> None:
         go(tmp_path, microbatches=4)
 
 
+@pytest.mark.slow
 def test_a_mesh_trains_up_to_the_batches_that_it_cannot_cut_and_another_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
